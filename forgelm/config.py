@@ -1,0 +1,199 @@
+"""Profiles: one frozen tree of settings per model and machine, read from TOML.
+
+A profile is complete once loaded: flags and `FORGELM_*` variables are laid over it with `with_overrides`, and nothing
+mutates it later. Unknown keys are refused with their path. What depends on the machine (how many cores, which GPU)
+stays "auto" here and is resolved where it is used.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from forgelm import paths
+from forgelm.errors import ConfigError
+
+KVType = Literal["f16", "bf16", "q8_0", "q4_0"]
+Mode = Literal["low_latency", "high_throughput"]
+FlashAttention = Literal["auto", "on", "off"]
+OmpWait = Literal["auto", "active", "passive"]
+
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
+Seconds = Annotated[float, Meta(gt=0.0)]
+
+QUANTIZED_KV = ("q8_0", "q4_0")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table in a profile."""
+
+
+class ModelSource(Section):
+    """Which file the profile serves and where it comes from."""
+
+    id: str
+    """The name clients use, and what `/v1/models` lists."""
+    file: str
+    """File name inside the models directory (and inside the repository)."""
+    repo: str = ""
+    """Hub repository, `owner/name`; empty for the starter."""
+    revision: str = ""
+    package: str = ""
+    """PyPI requirement whose wheel holds `file` (the starter only)."""
+    package_sha256: str = ""
+    sha256: str = ""
+    bytes: NonNegative = 0
+    license: str = ""
+
+    def path(self) -> Path:
+        """Where the file is, or would be, on this machine."""
+        return paths.models_dir() / self.file
+
+
+class Engine(Section):
+    """How llama.cpp runs the model."""
+
+    device: str | tuple[str, ...] = "auto"
+    """"auto" (the GPU with most free memory), "cpu", a GPU index or uuid, or a list of those."""
+    n_gpu_layers: Annotated[int, Meta(ge=-1)] = -1
+    """Layers on the GPU; −1 is all of them."""
+    context: Annotated[int, Meta(ge=256)] = 8192
+    """KV cells in the pool all requests share; also the longest one request may get."""
+    parallel: Annotated[int, Meta(ge=1, le=256)] = 4
+    """Sequences that run at once."""
+    n_batch: Annotated[int, Meta(ge=32)] = 2048
+    n_ubatch: Annotated[int, Meta(ge=32)] = 512
+    """The longest prefill chunk, in tokens."""
+    threads: NonNegative = 0
+    """0 counts the cores this process may really use (affinity, cgroup quota)."""
+    flash_attention: FlashAttention = "auto"
+    kv_type: KVType = "f16"
+    """Of keys and values alike: unmatched pairs leave the compiled fast path."""
+    mode: Mode = "low_latency"
+    target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
+    """The longest step while someone is decoding, in milliseconds; 0 lets the mode decide."""
+    omp_wait: OmpWait = "auto"
+
+    def __post_init__(self) -> None:
+        if self.kv_type in QUANTIZED_KV and self.flash_attention == "off":
+            raise ValueError(f"kv_type {self.kv_type!r} needs flash attention; set flash_attention to \"on\"")
+        if self.n_ubatch > self.n_batch:
+            raise ValueError("n_ubatch can't be larger than n_batch")
+
+
+class Limits(Section):
+    """What the server accepts before it says no."""
+
+    queue: Positive = 64
+    """Requests that may wait; one more is a 429."""
+    queue_tokens: Positive = 262_144
+    """Prompt tokens that may wait."""
+    queue_seconds: Seconds = 300.0
+    """A request that waited this long ends with a 503."""
+    body_bytes: Positive = 8 * 1024 * 1024
+    max_tokens: NonNegative = 0
+    """Answer length where the request names none; 0 is up to the context."""
+    hang_seconds: Seconds = 30.0
+    """Silence from an engine with work, beyond the step's predicted time, before it is restarted."""
+    ping_seconds: Seconds = 10.0
+    """Silence on a stream before a comment line keeps proxies from closing it."""
+
+
+class Server(Section):
+    """Where the API listens."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+
+
+class SamplingDefaults(Section):
+    """Used where the request says nothing."""
+
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    top_k: NonNegative = 0
+    min_p: Probability = 0.0
+    presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] = 0.0
+
+
+class Sampling(Section):
+    """Two sets, since models publish different values for thinking and for answering at once."""
+
+    plain: SamplingDefaults = SamplingDefaults()
+    thinking: SamplingDefaults = SamplingDefaults()
+
+
+class Chat(Section):
+    """How messages become a prompt."""
+
+    thinking: bool = False
+    """Passed to the template as `enable_thinking` unless the request says otherwise."""
+
+
+class Profile(Section):
+    """Everything `forgelm serve` needs to know."""
+
+    name: str
+    description: str = ""
+    model: ModelSource
+    engine: Engine = Engine()
+    limits: Limits = Limits()
+    server: Server = Server()
+    sampling: Sampling = Sampling()
+    chat: Chat = Chat()
+
+    def with_overrides(self, overrides: dict[str, Any]) -> "Profile":
+        """This profile with `{"section.key": value}` laid over it; `None` values are skipped.
+
+        Raises `ConfigError` naming the key when a value is out of range.
+        """
+        tree = msgspec.to_builtins(self)
+        for path, value in overrides.items():
+            if value is None:
+                continue
+            section, _, key = path.partition(".")
+            tree[section][key] = value
+        try:
+            return msgspec.convert(tree, Profile)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"a flag or FORGELM_* variable is wrong: {error}") from None
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """The profile called `name_or_path`, or the one in that file.
+
+    A name is looked up among the user's profiles, then the shipped ones. Raises `ConfigError`.
+    """
+    return read_profile(_find(name_or_path))
+
+
+def read_profile(path: Path) -> Profile:
+    """Decode one file. Raises `ConfigError` with the file and the path of the wrong key."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise ConfigError(f"profile {path} can't be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"profile {path}: {error}") from None
+
+
+def available_profiles() -> dict[str, Path]:
+    """Name → file of every profile on this machine; the user's own come first and win."""
+    found: dict[str, Path] = {}
+    for directory in (paths.user_profiles_dir(), paths.shipped_profiles_dir()):
+        if directory.is_dir():
+            for path in sorted(directory.glob("*.toml")):
+                found.setdefault(path.stem, path)
+    return found
+
+
+def _find(name_or_path: str) -> Path:
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        return Path(name_or_path).expanduser()
+    known = available_profiles()
+    if name_or_path not in known:
+        raise ConfigError(f"no profile named {name_or_path!r}; there are: {', '.join(sorted(known))}")
+    return known[name_or_path]

@@ -1,0 +1,191 @@
+"""Every message that crosses between the API process and the engine process, as two tagged unions.
+
+API → engine: `Generate`, `Abort`, `Drain`. Engine → API: `Loading`, `Ready`, `Working`, `Step`, `Fatal`.
+Structs are arrays on the wire, so a new trailing field with a default stays readable by both sides. Token ids travel
+as little-endian int32 bytes where there are many (prompts), as plain integers where there are few (deltas).
+"""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all: immutable, an array on the wire."""
+
+
+# --- API → engine ------------------------------------------------------------------------------------------------
+
+
+class Sampling(Message):
+    """How one sequence draws its tokens. Values are validated by the API; the engine trusts them.
+
+    Order: presence penalty, temperature, min-p, top-k, top-p, draw (vLLM's, which the Qwen3.5 cards assume).
+    """
+
+    temperature: float = 1.0
+    """0 is greedy: the first of the highest logits."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that this sequence has generated (prompt tokens don't count)."""
+    seed: int = 0
+    """Random numbers derive from (seed, choice, token index), so recomputing a sequence draws the same ones."""
+
+
+class Constraint(Message):
+    """A grammar the answer must follow, as text; the engine compiles it."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    grammar: str
+
+
+class Generate(Message, tag="generate"):
+    """Compute `prompt` and generate up to `max_tokens`."""
+
+    id: int
+    prompt: bytes
+    """Token ids, little-endian int32."""
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop_tokens: tuple[int, ...] = ()
+    """Ids that end the answer with `stop`. The ending token is delivered, so that the API sees what was computed."""
+    boundaries: tuple[int, ...] = ()
+    """Prompt positions at which a prefill chunk must end (ascending): where a prefix may be kept or forked."""
+    choices: int = 1
+    logprobs: int = -1
+    """How many alternatives to report per token; −1 is off."""
+    constraint: Constraint | None = None
+
+
+class Abort(Message, tag="abort"):
+    """Forget a request. Harmless for an id that has ended or never was."""
+
+    id: int
+
+
+class Drain(Message, tag="drain"):
+    """Finish what runs, then exit 0."""
+
+
+ToEngine = Generate | Abort | Drain
+
+
+# --- engine → API ------------------------------------------------------------------------------------------------
+
+
+class Loading(Message, tag="loading"):
+    """Progress of the load."""
+
+    fraction: float
+    """0 … 1 of the weights."""
+
+
+class ModelFacts(Message):
+    """What only a loaded model can tell (a `vocab_only` load reports zero layers and context)."""
+
+    architecture: str
+    description: str
+    parameters: int
+    bytes: int
+    layers: int
+    vocabulary: int
+    context_train: int
+    context: int
+    """Cells in the shared pool, and so the most tokens one request can hold."""
+    slots: int
+    """Sequences that can run at once."""
+    kv_type: str
+    recurrent: bool
+    """Some or all layers keep a recurrent state (hybrid models too)."""
+    sliding_window: int
+    devices: tuple[str, ...]
+    threads: int
+    llama_build: str
+    load_seconds: float
+    warmup_prefill_rate: float
+    """Tokens per second of the warm-up's prefill chunk."""
+
+
+class Ready(Message, tag="ready"):
+    """The engine takes requests."""
+
+    facts: ModelFacts
+
+
+class Working(Message, tag="working"):
+    """A step begins that is predicted to take `seconds`: silence until then is no hang."""
+
+    seconds: float
+
+
+class TokenLogprobs(Message):
+    """One generated token's log-probability and the likeliest alternatives."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Timings(Message):
+    """Where a request's time went, in seconds, as the engine saw it. On the last delta only."""
+
+    queue: float
+    prefill: float
+    """First scheduled to first token; recomputation after preemption included."""
+    decode: float
+    preemptions: int
+
+
+class Delta(Message):
+    """What one step added to one choice of one request."""
+
+    id: int
+    tokens: tuple[int, ...] = ()
+    finish: FinishReason | None = None
+    """Set exactly once per choice, on its last delta."""
+    choice: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    cached: int = 0
+    """Prompt tokens taken from memory instead of computed; on the last delta."""
+    timings: Timings | None = None
+    error: str = ""
+    """Why, when `finish` is `error`."""
+
+
+class Stats(Message):
+    """The engine's state after a step."""
+
+    running: int
+    waiting: int
+    cells_used: int
+    """KV cells held by running sequences."""
+    seconds: float
+    """Wall time of this step."""
+    prefill_tokens: int
+    decode_tokens: int
+    preemptions: int
+    """Since the engine started."""
+
+
+class Step(Message, tag="step"):
+    """All that one step produced, for every sequence in it."""
+
+    deltas: tuple[Delta, ...]
+    stats: Stats
+
+
+class Fatal(Message, tag="fatal"):
+    """The engine can't go on and exits. `loading` tells a model that can't be loaded from a crash while serving."""
+
+    reason: str
+    loading: bool
+
+
+FromEngine = Loading | Ready | Working | Step | Fatal
+
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

@@ -1,0 +1,58 @@
+"""Logging for every process: structlog to stderr, for people on a terminal and as JSON lines elsewhere."""
+
+import logging
+import os
+import sys
+from typing import Any
+
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str = "info", *, json: bool | None = None, process: str = "api") -> None:
+    """Set up structlog and route the standard library's loggers through it.
+
+    `json=None` decides by whether stderr is a terminal. `NO_COLOR` is honoured.
+    """
+    as_json = not sys.stderr.isatty() if json is None else json
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Any
+    if as_json:
+        shared.append(structlog.processors.format_exc_info)
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(_number(level)),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_number(level))
+    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error"):
+        logging.getLogger(noisy).setLevel(max(_number(level), logging.WARNING))
+    structlog.contextvars.bind_contextvars(process=process)
+
+
+def get(name: str) -> Any:
+    """A bound logger for one module; `name` becomes the `logger` field."""
+    return structlog.get_logger(name, logger=name)
+
+
+def _number(level: str) -> int:
+    number: int = logging.getLevelNamesMapping()[level.upper()]
+    return number
