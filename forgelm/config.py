@@ -27,7 +27,7 @@ Seconds = Annotated[float, Meta(gt=0.0)]
 QUANTIZED_KV = ("q8_0", "q4_0")
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every table in a profile."""
 
 
@@ -137,8 +137,8 @@ class Profile(Section):
     """Everything `forgelm serve` needs to know."""
 
     name: str
-    description: str = ""
     model: ModelSource
+    description: str = ""
     engine: Engine = Engine()
     limits: Limits = Limits()
     server: Server = Server()
