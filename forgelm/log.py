@@ -19,6 +19,7 @@ def configure(level: str = "info", *, json: bool | None = None, process: str = "
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: Any
@@ -50,7 +51,7 @@ def configure(level: str = "info", *, json: bool | None = None, process: str = "
 
 def get(name: str) -> Any:
     """A bound logger for one module; `name` becomes the `logger` field."""
-    return structlog.get_logger(name, logger=name)
+    return structlog.get_logger(name)
 
 
 def _number(level: str) -> int:

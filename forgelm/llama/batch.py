@@ -1,0 +1,83 @@
+"""The rows of one decode, in NumPy arrays made once.
+
+Knows nothing of sequences' histories; `Context` checks the positions.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from forgelm.llama.lib import L
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one sequence inside a batch."""
+
+    slot: int
+    start: int
+    """Position of the first row."""
+    count: int
+    last_row: int
+    """Index in the batch of the last row, the one whose logits may be asked for."""
+
+
+class Batch:
+    """Up to `capacity` rows, one sequence id each. The arrays are NumPy's; llama.cpp reads them where they lie."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._token = np.zeros(capacity, np.int32)
+        self._pos = np.zeros(capacity, np.int32)
+        self._slot = np.zeros(capacity, np.int32)
+        self._logits = np.zeros(capacity, np.int8)
+        self._slots_per_row = np.ones(capacity, np.int32)
+        # llama.cpp wants a pointer per row; all of them point into one array, so setting ids is one slice.
+        self._slot_pointers = (self._slot.ctypes.data + 4 * np.arange(capacity, dtype=np.uint64)).astype(np.uint64)
+        self.handle: Any = L.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._token, ctypes.c_int32),
+            embd=None,
+            pos=_pointer(self._pos, ctypes.c_int32),
+            n_seq_id=_pointer(self._slots_per_row, ctypes.c_int32),
+            seq_id=_pointer(self._slot_pointers, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self._logits, ctypes.c_int8),
+        )
+        self.rows: list[Rows] = []
+        self.size = 0
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.size = 0
+        self.rows.clear()
+
+    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> Rows:
+        """Append `tokens` of sequence `slot` at positions from `start`; `logits` asks for the last row's output.
+
+        Raises `ValueError` when the batch is full.
+        """
+        count = len(tokens)
+        begin, end = self.size, self.size + count
+        if end > self.capacity:
+            raise ValueError(f"a batch of {self.capacity} rows can't take {end}")
+        self._token[begin:end] = tokens
+        self._slot[begin:end] = slot
+        self._logits[begin:end] = 0
+        if count == 1:
+            self._pos[begin] = start
+        else:
+            self._pos[begin:end] = np.arange(start, start + count, dtype=np.int32)
+        self._logits[end - 1] = logits
+        self.size = self.handle.n_tokens = end
+        rows = Rows(slot, start, count, end - 1)
+        self.rows.append(rows)
+        return rows
+
+
+def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -1,0 +1,237 @@
+"""One llama.cpp context: memory for up to `slots` sequences, and decoding.
+
+Positions are counted here, per slot, because llama.cpp doesn't: M-RoPE models accept gaps in silence, a recurrent state
+rolled back too far answers with wrong numbers and status 0, and so does a fork right after a rollback. Each such call
+raises `MemoryMisuse` instead of reaching the library. Which sequence lives in which slot is the scheduler's business.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from forgelm.errors import ModelError
+from forgelm.llama.batch import Batch, Tokens
+from forgelm.llama.lib import L, last_problem
+from forgelm.llama.model import Model
+from forgelm.llama.status import DecodeStatus
+
+# ggml_type values of the KV types offered.
+KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+Logits = npt.NDArray[np.float32]
+
+
+class MemoryMisuse(Exception):
+    """A memory operation that would corrupt a sequence in silence: a bug in the caller."""
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """Sizes and types of a context, all resolved."""
+
+    n_ctx: int
+    """KV cells, shared by all slots."""
+    n_batch: int
+    n_ubatch: int
+    slots: int
+    threads: int
+    kv_type: str
+    flash_attention: str
+    rollback_rows: int = 0
+    """`n_rs_seq`: how many last rows a recurrent sequence may be rolled back, at one state each."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What we know of one slot."""
+
+    length: int = 0
+    """Tokens in memory: the next position."""
+    rollback: int = 0
+    """Last rows that may be removed from a recurrent sequence."""
+    rolled_back: bool = False
+    """Rolled back and not decoded since: its state can't be forked or saved."""
+    awaits_state: bool = False
+    """Attention was copied but the recurrent state wasn't: only a restore makes it whole."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sequence's saved state: the recurrent part alone (`partial`), or everything."""
+
+    length: int
+    partial: bool
+    data: bytes
+
+
+class Context:
+    """Memory and compute for one model. `batch` is filled by the caller, then `decode` runs it."""
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        self.model = model
+        self.options = options
+        self._handle: Any = L.llama_init_from_model(model.handle, _parameters(options))
+        if not self._handle:
+            raise ModelError(f"no context of {options.n_ctx} tokens could be made: {last_problem() or 'out of memory'}")
+        self._memory = L.llama_get_memory(self._handle)
+        self.n_ctx: int = L.llama_n_ctx(self._handle)
+        self.n_ubatch: int = L.llama_n_ubatch(self._handle)
+        self.recurrent = model.recurrent
+        self.batch = Batch(options.n_batch)
+        self._row_type = ctypes.c_float * model.vocab.size
+        self._ledgers = [_Ledger() for _ in range(options.slots)]
+
+    def close(self) -> None:
+        """Free memory and compute buffers. Harmless when called again."""
+        if self._handle:
+            L.llama_free(self._handle)
+            self._handle = None
+
+    def set_threads(self, threads: int) -> None:
+        """Use `threads` for every step from now on."""
+        L.llama_set_n_threads(self._handle, threads, threads)
+
+    def length(self, slot: int) -> int:
+        """Tokens of `slot` in memory."""
+        return self._ledgers[slot].length
+
+    # --- decoding ---
+
+    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> int:
+        """Append rows to the batch; returns the batch row of the last one.
+
+        Raises `MemoryMisuse` unless `start` is exactly the slot's length, rows of this batch included.
+        """
+        ledger = self._ledgers[slot]
+        expected = ledger.length + sum(rows.count for rows in self.batch.rows if rows.slot == slot)
+        if start != expected:
+            raise MemoryMisuse(f"slot {slot} holds {expected} tokens; rows can't start at {start}")
+        if ledger.awaits_state:
+            raise MemoryMisuse(f"slot {slot} has attention cells but no recurrent state; restore it first")
+        return self.batch.add(slot, tokens, start, logits=logits).last_row
+
+    def decode(self) -> DecodeStatus:
+        """Run the batch and clear it. On `OK` the slots advance; on a status that `taints` they must be wiped."""
+        batch = self.batch
+        status = DecodeStatus.from_code(L.llama_decode(self._handle, batch.handle))
+        if status is DecodeStatus.OK:
+            self._advance()
+        batch.clear()
+        return status
+
+    def _advance(self) -> None:
+        rows = self.batch.rows
+        # llama.cpp splits a batch into equal-length ubatches; only when every sequence has the same number of rows
+        # and all fit one ubatch is "the last ubatch" sure to hold all of a sequence's rows.
+        uniform = self.batch.size <= self.n_ubatch and len({r.count for r in rows}) <= 1
+        for row in rows:
+            ledger = self._ledgers[row.slot]
+            ledger.length += row.count
+            ledger.rolled_back = False
+            ledger.rollback = min(row.count - 1, self.options.rollback_rows) if uniform else 0
+
+    def logits(self, row: int) -> Logits:
+        """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode."""
+        pointer = L.llama_get_logits_ith(self._handle, row)
+        return np.frombuffer(self._row_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
+
+    # --- memory ---
+
+    def trim(self, slot: int, length: int) -> None:
+        """Keep the first `length` tokens of `slot`; 0 wipes it, which is always allowed.
+
+        Raises `MemoryMisuse` when a recurrent sequence would be cut further than llama.cpp can follow.
+        """
+        ledger = self._ledgers[slot]
+        if length == 0:
+            L.llama_memory_seq_rm(self._memory, slot, -1, -1)
+            self._ledgers[slot] = _Ledger()
+            return
+        cut = ledger.length - length
+        if cut < 0 or (self.recurrent and cut > ledger.rollback):
+            raise MemoryMisuse(
+                f"slot {slot} of {ledger.length} tokens can't be cut to {length}"
+                + (f": only {ledger.rollback} rows can be rolled back" if cut >= 0 else "")
+            )
+        if cut == 0:
+            return
+        if not L.llama_memory_seq_rm(self._memory, slot, length, -1):
+            raise MemoryMisuse(f"llama.cpp refused to cut slot {slot} to {length} tokens")
+        ledger.length = length
+        ledger.rollback = 0
+        ledger.rolled_back = self.recurrent
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Make the empty slot `target` share the first `length` tokens of `source`.
+
+        On recurrent models a fork shorter than the source copies attention alone: the target must be completed with
+        `restore` before it is decoded. Raises `MemoryMisuse`.
+        """
+        origin, copy = self._ledgers[source], self._ledgers[target]
+        if copy.length or source == target:
+            raise MemoryMisuse(f"slot {target} isn't empty")
+        if not 0 < length <= origin.length:
+            raise MemoryMisuse(f"slot {source} holds {origin.length} tokens, not {length}")
+        if origin.rolled_back or origin.awaits_state:
+            raise MemoryMisuse(f"slot {source} was rolled back and not decoded since; it can't be forked")
+        whole = length == origin.length
+        L.llama_memory_seq_cp(self._memory, source, target, -1 if whole else 0, -1 if whole else length)
+        copy.length = length
+        copy.awaits_state = self.recurrent and not whole
+
+    def save(self, slot: int) -> Checkpoint:
+        """Copy the slot's state to host memory: the recurrent part alone where there is one, else all of it.
+
+        Raises `MemoryMisuse` right after a rollback, when llama.cpp would save the wrong state.
+        """
+        ledger = self._ledgers[slot]
+        if not ledger.length or ledger.rolled_back or ledger.awaits_state:
+            raise MemoryMisuse(f"slot {slot} has no state fit to save")
+        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if self.recurrent else L.LLAMA_STATE_SEQ_FLAGS_NONE
+        size = L.llama_state_seq_get_size_ext(self._handle, slot, flags)
+        buffer = (ctypes.c_uint8 * size)()
+        written = L.llama_state_seq_get_data_ext(self._handle, buffer, size, slot, flags)
+        if written != size:
+            raise MemoryMisuse(f"llama.cpp saved {written} of {size} bytes of slot {slot}")
+        return Checkpoint(ledger.length, self.recurrent, bytes(buffer))
+
+    def restore(self, slot: int, checkpoint: Checkpoint) -> None:
+        """Load `checkpoint` into `slot`: an empty one, or for a partial checkpoint one forked to the same length.
+
+        Raises `MemoryMisuse`; the slot is wiped when llama.cpp rejects the data.
+        """
+        ledger = self._ledgers[slot]
+        fits = ledger.awaits_state and ledger.length == checkpoint.length if checkpoint.partial else not ledger.length
+        if not fits:
+            raise MemoryMisuse(f"slot {slot} isn't ready for a checkpoint of {checkpoint.length} tokens")
+        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if checkpoint.partial else L.LLAMA_STATE_SEQ_FLAGS_NONE
+        buffer = (ctypes.c_uint8 * len(checkpoint.data)).from_buffer_copy(checkpoint.data)
+        read = L.llama_state_seq_set_data_ext(self._handle, buffer, len(checkpoint.data), slot, flags)
+        if read != len(checkpoint.data):
+            self.trim(slot, 0)
+            raise MemoryMisuse(f"llama.cpp rejected a checkpoint for slot {slot}")
+        self._ledgers[slot] = _Ledger(length=checkpoint.length)
+
+
+def _parameters(options: ContextOptions) -> Any:
+    params = L.llama_context_default_params()
+    params.n_ctx = options.n_ctx
+    params.n_batch = options.n_batch
+    params.n_ubatch = options.n_ubatch
+    params.n_seq_max = options.slots
+    params.n_rs_seq = options.rollback_rows
+    # Unset, llama.cpp takes a vocabulary-wide buffer per batch row; below n_seq_max it aborts the process.
+    params.n_outputs_max = options.slots * (1 + options.rollback_rows)
+    params.n_outputs_max_per_seq = 1 + options.rollback_rows
+    params.n_threads = params.n_threads_batch = options.threads
+    params.type_k = params.type_v = KV_TYPES[options.kv_type]
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+    params.kv_unified = True
+    # With a windowed SWA cache ranged copies and cuts answer "done" and lose cells.
+    params.swa_full = True
+    params.no_perf = True
+    return params

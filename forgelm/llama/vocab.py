@@ -1,0 +1,102 @@
+"""A model's vocabulary: text to token ids and back. The API process opens it alone, without weights or a GPU.
+
+Knows nothing of templates or of which text may hold special tokens; callers say so.
+"""
+
+import ctypes
+from array import array
+from pathlib import Path
+from typing import Any
+
+from forgelm.errors import ModelError
+from forgelm.llama.lib import L, c_string, load_handle
+
+_PIECE_BYTES = 128
+
+
+class Pieces(dict[int, bytes]):
+    """Token id → the bytes it stands for, filled on first use. Control tokens are empty."""
+
+    def __init__(self, handle: Any) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self[token] = piece_of(self._handle, token, special=False)
+        return piece
+
+
+def piece_of(vocab: Any, token: int, *, special: bool) -> bytes:
+    """The bytes of one token; `special` shows control tokens as their names."""
+    buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+    size = L.llama_token_to_piece(vocab, token, buffer, _PIECE_BYTES, 0, special)
+    if size < 0:
+        buffer = ctypes.create_string_buffer(-size)
+        size = L.llama_token_to_piece(vocab, token, buffer, -size, 0, special)
+    return buffer.raw[:size]
+
+
+class Vocabulary:
+    """Tokenizes and names tokens. Owns the handle when made by `open`; close it then."""
+
+    def __init__(self, model: Any, *, owned: bool = False) -> None:
+        self._model = model
+        self._owned = owned
+        self._vocab = L.llama_model_get_vocab(model)
+        self.size: int = L.llama_vocab_n_tokens(self._vocab)
+        self.pieces = Pieces(self._vocab)
+        self.bos: int = L.llama_vocab_bos(self._vocab)
+        self.eos: int = L.llama_vocab_eos(self._vocab)
+
+    @classmethod
+    def open(cls, path: Path) -> "Vocabulary":
+        """Load only the vocabulary of `path`. Raises `ModelError`."""
+        params = L.llama_model_default_params()
+        params.vocab_only = True
+        # An empty device list: otherwise a CUDA build queries every GPU and leaves a context on each.
+        no_devices = (ctypes.c_void_p * 1)(None)
+        params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
+        vocabulary = cls(load_handle(path, params), owned=True)
+        if vocabulary.size == 0:
+            vocabulary.close()
+            raise ModelError(f"{path} holds no vocabulary")
+        return vocabulary
+
+    def close(self) -> None:
+        """Free the handle if it is ours."""
+        if self._owned and self._model:
+            L.llama_model_free(self._model)
+            self._model = None
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> "array[int]":
+        """Token ids of `text` (int32).
+
+        `add_special` adds what the model wants at the start (BOS); `parse_special` reads control tokens written out
+        in the text. llama.cpp releases the interpreter lock meanwhile.
+        """
+        data = text.encode()
+        room = len(data) + 4
+        buffer = (ctypes.c_int32 * room)()
+        count = L.llama_tokenize(self._vocab, data, len(data), buffer, room, add_special, parse_special)
+        if count < 0:
+            raise ModelError("the tokenizer asked for more room than one token per byte")
+        tokens = array("i")
+        tokens.frombytes(memoryview(buffer).cast("B")[: count * 4])
+        return tokens
+
+    def text_of(self, token: int) -> str:
+        """The token as text, control tokens by name (`<|im_end|>`); "" for −1."""
+        return piece_of(self._vocab, token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def end_tokens(self) -> tuple[int, ...]:
+        """Every id that ends an answer (EOS, end of turn, …), ascending."""
+        return tuple(t for t in range(self.size) if L.llama_vocab_is_eog(self._vocab, t))
+
+    def chat_template(self) -> str | None:
+        """The Jinja source stored in the file, if any."""
+        template = L.llama_model_chat_template(self._model, None)
+        return template.decode() if template else None
+
+    def metadata(self, key: str) -> str:
+        """A metadata value of the file as text; "" when absent."""
+        return c_string(L.llama_model_meta_val_str, self._model, key.encode())
