@@ -5,6 +5,7 @@ mutates it later. Unknown keys are refused with their path. What depends on the 
 stays "auto" here and is resolved where it is used.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,8 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(gt=0.0)]
 
 QUANTIZED_KV = ("q8_0", "q4_0")
+DEVICE_WORDS = ("auto", "gpu", "cpu")
+GPU_NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]{4,}")
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +60,11 @@ class Engine(Section):
     """How llama.cpp runs the model."""
 
     device: str | tuple[str, ...] = "auto"
-    """"auto" (the GPU with most free memory), "cpu", a GPU index or uuid, or a list of those."""
+    """Where the layers go.
+
+    "auto": the GPU with most free memory, or the CPU where there is no GPU; "gpu": the same, but a GPU is
+    required; "cpu"; one GPU by index or uuid; or a list of those. A named GPU is required as well.
+    """
     n_gpu_layers: Annotated[int, Meta(ge=-1)] = -1
     """Layers on the GPU; −1 is all of them."""
     context: Annotated[int, Meta(ge=256)] = 8192
@@ -78,10 +85,20 @@ class Engine(Section):
     omp_wait: OmpWait = "auto"
 
     def __post_init__(self) -> None:
+        _check_device(self.device)
         if self.kv_type in QUANTIZED_KV and self.flash_attention == "off":
             raise ValueError(f"kv_type {self.kv_type!r} needs flash attention; set flash_attention to \"on\"")
         if self.n_ubatch > self.n_batch:
             raise ValueError("n_ubatch can't be larger than n_batch")
+
+
+def _check_device(device: str | tuple[str, ...]) -> None:
+    if isinstance(device, str) and device in DEVICE_WORDS:
+        return
+    cards = (device,) if isinstance(device, str) else device
+    if not cards or not all(GPU_NAME.fullmatch(card) for card in cards):
+        shown = device if isinstance(device, str) else list(device)
+        raise ValueError(f'device {shown!r} is not "auto", "gpu", "cpu", or a GPU index or uuid or a list of them')
 
 
 class Limits(Section):
