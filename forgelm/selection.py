@@ -1,0 +1,191 @@
+"""Which profile a machine gets, and whether a profile that wants a GPU may run here.
+
+Decisions on facts read elsewhere. The estimate is arithmetic on the file's size, good enough to tell an 8 GB
+card from a 6 GB one; it knows nothing of the model's real shapes, and loading may still find no room.
+
+Two facts about the installed llama.cpp come with every question. `gpu_offload_supported`: it sees a device it
+can use, of any make. `cuda_major`: the CUDA version it was built for, 0 without CUDA
+(`machine.loaded_cuda_major`); needed because a driver that is too old hides the device just as a build without
+CUDA does.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from forgelm import paths
+from forgelm.config import Engine, Profile, read_profile
+from forgelm.errors import ConfigError, MachineError
+from forgelm.machine import Gpu, Machine
+
+SMALL_RAM = 4_000_000_000
+"""Decimal on purpose: a machine sold with 4 GB shows a little less than 4 GiB, and is meant to count."""
+
+MARGIN = int(0.8 * 2**30)
+"""Compute buffers and the driver's context, about 0.3 to 0.5 GiB each."""
+
+DRIVER_FLOORS = {12: 525, 13: 580}
+"""CUDA major version → oldest driver branch that runs it."""
+
+# KV bytes per token at f16 and the recurrent state of one sequence, of the two Qwen3.5 shapes: 24 layers
+# (0.8B and 2B) and 32 layers (4B and 9B).
+_SMALL_MODEL = 2 * 2**30
+_SMALL_SHAPE = (12_288, int(19.27 * 2**20))
+_LARGE_SHAPE = (32_768, int(50.25 * 2**20))
+_KV_SCALE = {"f16": 1.0, "bf16": 1.0, "q8_0": 17 / 32, "q4_0": 9 / 32}
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A profile and one line that says why it and no other."""
+
+    profile: Profile
+    why: str
+
+
+def shipped_profiles() -> dict[str, Profile]:
+    """Name → profile of everything that comes with ForgeLM. Raises `ConfigError` when a file is broken."""
+    return {path.stem: read_profile(path) for path in sorted(paths.shipped_profiles_dir().glob("*.toml"))}
+
+
+def needs_gpu(engine: Engine) -> bool:
+    """Whether the profile insists on a GPU, rather than using one where there is one."""
+    return engine.device not in ("auto", "cpu") and engine.n_gpu_layers != 0
+
+
+def estimate_bytes(profile: Profile) -> int:
+    """Roughly what the profile takes on one device: weights, KV cells, recurrent states and margin."""
+    engine = profile.engine
+    per_token, per_sequence = _SMALL_SHAPE if profile.model.bytes < _SMALL_MODEL else _LARGE_SHAPE
+    kv = int(engine.context * per_token * _KV_SCALE[engine.kv_type])
+    return profile.model.bytes + kv + engine.parallel * per_sequence + MARGIN
+
+
+def choose_profile(
+    machine: Machine, profiles: Mapping[str, Profile], gpu_offload_supported: bool, *, cuda_major: int = 0
+) -> Choice:
+    """What `forgelm serve` serves when it isn't told: the largest shipped model this machine holds.
+
+    Raises `ConfigError` when the fallback profiles are missing.
+    """
+    problem = gpu_problem(machine, gpu_offload_supported, cuda_major)
+    if not problem:
+        fitting = _largest_that_fits(machine, profiles)
+        if fitting is not None:
+            return fitting
+        problem = _too_small(machine)
+    return _fallback(machine, profiles, problem)
+
+
+def require_usable_gpu(
+    profile: Profile,
+    machine: Machine,
+    allow_cpu: bool,
+    gpu_offload_supported: bool,
+    *,
+    cuda_major: int = 0,
+) -> Profile:
+    """The profile to serve: as it is, or moved to the CPU where it lacks its GPU and `allow_cpu` says so.
+
+    Raises `MachineError` with the reason and the two ways on.
+    """
+    if not needs_gpu(profile.engine):
+        return profile
+    problem = gpu_problem(machine, gpu_offload_supported, cuda_major) or _missing_cards(
+        profile.engine, machine
+    )
+    if not problem:
+        return profile
+    if allow_cpu:
+        return profile.with_overrides({"engine.device": "cpu", "engine.n_gpu_layers": 0})
+    raise MachineError(
+        f"profile {profile.name} needs a GPU, and {problem}. "
+        "Go on with `--profile cpu_fallback`, or add `--allow-cpu` to run this one slowly on the CPU"
+    )
+
+
+def gpu_problem(machine: Machine, gpu_offload_supported: bool, cuda_major: int = 0) -> str:
+    """Why llama.cpp can't use a GPU here, in a clause; "" when it can."""
+    if gpu_offload_supported:
+        return ""
+    if not machine.gpus.cards:
+        return f"there is none ({machine.gpus.reason})"
+    card = machine.gpus.cards[0]
+    if not cuda_major:
+        return f"the installed llama.cpp is built without CUDA, so it can't use the {card.name}"
+    floor = DRIVER_FLOORS.get(cuda_major, 0)
+    if _branch(card.driver) < floor:
+        return f"the NVIDIA driver {card.driver} is too old: CUDA {cuda_major} needs {floor} or newer"
+    return f"llama.cpp's CUDA {cuda_major} doesn't start on the {card.name} (driver {card.driver})"
+
+
+def gpus_for(engine: Engine, machine: Machine) -> tuple[Gpu, ...]:
+    """The cards the profile runs on: none for "cpu", the emptiest for "auto" and "gpu", else the named ones.
+
+    Raises `MachineError` when a named card isn't there.
+    """
+    if engine.device == "cpu" or engine.n_gpu_layers == 0:
+        return ()
+    if engine.device in ("auto", "gpu"):
+        return tuple(sorted(machine.gpus.cards, key=lambda card: card.free)[-1:])
+    missing = _missing_cards(engine, machine)
+    if missing:
+        raise MachineError(f"this profile's device can't be used: {missing}")
+    return tuple(card for name in _named(engine) for card in machine.gpus.cards if _is(card, name))
+
+
+def _branch(driver: str) -> int:
+    branch = driver.partition(".")[0]
+    return int(branch) if branch.isdigit() else 0
+
+
+def _missing_cards(engine: Engine, machine: Machine) -> str:
+    missing = [name for name in _named(engine) if not any(_is(card, name) for card in machine.gpus.cards)]
+    if not missing:
+        return ""
+    present = ", ".join(f"{card.index} ({card.name})" for card in machine.gpus.cards) or "none"
+    return f"there is no GPU {' and no GPU '.join(missing)}; the driver lists: {present}"
+
+
+def _named(engine: Engine) -> tuple[str, ...]:
+    if isinstance(engine.device, tuple):
+        return engine.device
+    return () if engine.device in ("auto", "gpu", "cpu") else (engine.device,)
+
+
+def _is(card: Gpu, name: str) -> bool:
+    return name == str(card.index) or (name.startswith("GPU-") and card.uuid.startswith(name))
+
+
+def _largest_that_fits(machine: Machine, profiles: Mapping[str, Profile]) -> Choice | None:
+    card = max(machine.gpus.cards, key=lambda card: card.free, default=None)
+    if card is None:
+        return None
+    candidates = [profile for profile in profiles.values() if needs_gpu(profile.engine)]
+    for profile in sorted(candidates, key=lambda profile: profile.model.bytes, reverse=True):
+        need = estimate_bytes(profile)
+        if need <= card.free:
+            why = f"the {card.name} has {_gib(card.free)} free and it takes about {_gib(need)}"
+            return Choice(profile, why)
+    return None
+
+
+def _too_small(machine: Machine) -> str:
+    card = max(machine.gpus.cards, key=lambda card: card.free, default=None)
+    if card is None:  # a card NVML doesn't know: its memory can't be read, so nothing is promised
+        return "its GPU's free memory can't be read"
+    return f"the {card.name} has only {_gib(card.free)} free, too little for every GPU profile"
+
+
+def _fallback(machine: Machine, profiles: Mapping[str, Profile], problem: str) -> Choice:
+    small = machine.memory.usable < SMALL_RAM
+    name = "cpu_fallback_small" if small else "cpu_fallback"
+    if name not in profiles:
+        raise ConfigError(f"the shipped profile {name!r} is missing; choose one with --profile")
+    why = f"no usable GPU: {problem}"
+    if small:
+        why += f"; and only {_gib(machine.memory.usable)} of RAM"
+    return Choice(profiles[name], why)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
