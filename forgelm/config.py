@@ -98,7 +98,7 @@ def _check_device(device: str | tuple[str, ...]) -> None:
     cards = (device,) if isinstance(device, str) else device
     if not cards or not all(GPU_NAME.fullmatch(card) for card in cards):
         shown = device if isinstance(device, str) else list(device)
-        raise ValueError(f'device {shown!r} is none of "auto", "gpu", "cpu", a GPU index or uuid, a list of those')
+        raise ValueError(f'device {shown!r} is no "auto", "gpu", "cpu", GPU index or uuid, or list of those')
 
 
 class Limits(Section):

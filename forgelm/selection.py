@@ -5,8 +5,8 @@ card from a 6 GB one; it knows nothing of the model's real shapes, and loading m
 
 Two facts about the installed llama.cpp come with every question. `gpu_offload_supported`: it sees a device it
 can use, of any make. `cuda_major`: the CUDA version it was built for, 0 without CUDA
-(`machine.loaded_cuda_major`); needed because a driver that is too old hides the device just as a build without
-CUDA does.
+(`machine.loaded_cuda_major`); needed because a driver that is too old hides the device just as a build
+without CUDA does.
 """
 
 from collections.abc import Mapping
