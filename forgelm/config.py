@@ -26,6 +26,8 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(gt=0.0)]
 
 QUANTIZED_KV = ("q8_0", "q4_0")
+MIN_CHUNK = 16
+"""Rows of the smallest prefill chunk; below this the cost per row climbs steeply."""
 DEVICE_WORDS = ("auto", "gpu", "cpu")
 GPU_NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]{4,}")
 
@@ -87,9 +89,11 @@ class Engine(Section):
     def __post_init__(self) -> None:
         _check_device(self.device)
         if self.kv_type in QUANTIZED_KV and self.flash_attention == "off":
-            raise ValueError(f"kv_type {self.kv_type!r} needs flash attention; set flash_attention to \"on\"")
+            raise ValueError(f'kv_type {self.kv_type!r} needs flash attention; set flash_attention to "on"')
         if self.n_ubatch > self.n_batch:
             raise ValueError("n_ubatch can't be larger than n_batch")
+        if self.n_ubatch < self.parallel + MIN_CHUNK:
+            raise ValueError(f"n_ubatch must be at least parallel + {MIN_CHUNK}: a row per sequence and a chunk")
 
 
 def _check_device(device: str | tuple[str, ...]) -> None:

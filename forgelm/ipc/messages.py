@@ -176,6 +176,8 @@ class Step(Message, tag="step"):
 
     deltas: tuple[Delta, ...]
     stats: Stats
+    started: tuple[int, ...] = ()
+    """Requests that left the queue with this step."""
 
 
 class Fatal(Message, tag="fatal"):

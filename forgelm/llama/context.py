@@ -137,7 +137,8 @@ class Context:
     def logits(self, row: int) -> Logits:
         """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode."""
         pointer = L.llama_get_logits_ith(self._handle, row)
-        return np.frombuffer(self._row_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
+        memory: Any = self._row_type.from_address(ctypes.addressof(pointer.contents))
+        return np.frombuffer(memory, np.float32)
 
     # --- memory ---
 

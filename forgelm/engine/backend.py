@@ -1,0 +1,28 @@
+"""The one thing the engine's loop needs from a model: run a plan. Implemented by llama.cpp and by a fake."""
+
+from typing import Protocol
+
+from forgelm.engine.plan import Outcome, Plan
+from forgelm.ipc.messages import ModelFacts
+
+
+class Backend(Protocol):
+    """Runs plans. Holds no opinion about requests."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the loaded model is and can hold."""
+
+    @property
+    def splits_batches(self) -> bool:
+        """Whether decode rows and prefill rows must go in decodes of their own (hybrid models)."""
+
+    def run(self, plan: Plan) -> Outcome:
+        """Carry out the plan's operations in order.
+
+        After a decode that isn't OK the operations that follow are still carried out, except decodes: the outcome then
+        has fewer results than the plan has decodes. Sequences of a decode whose status taints are the caller's to wipe.
+        """
+
+    def close(self) -> None:
+        """Give everything back."""

@@ -1,0 +1,97 @@
+"""The engine's one thread: take in messages, plan, run, apply, send one `Step`. Blocks only when there is no work."""
+
+import socket
+import time
+
+from forgelm import log
+from forgelm.engine.backend import Backend
+from forgelm.engine.scheduler import Scheduler
+from forgelm.ipc.framing import FrameBuffer, frame
+from forgelm.ipc.messages import (
+    Abort,
+    Drain,
+    FromEngine,
+    Generate,
+    Step,
+    ToEngine,
+    Working,
+    decode_to_engine,
+)
+
+ANNOUNCE_SECONDS = 1.0
+"""Steps predicted to take longer are announced, so that the watchdog waits for them."""
+_READ = 1 << 20
+
+
+class PeerGone(Exception):
+    """The API process closed the socket: there is nobody to work for."""
+
+
+class Channel:
+    """The engine's end of the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = FrameBuffer()
+
+    def send(self, message: FromEngine) -> None:
+        """Send one message. Raises `PeerGone`."""
+        try:
+            self._socket.sendall(frame(message))
+        except OSError:
+            raise PeerGone from None
+
+    def receive(self, *, block: bool) -> list[ToEngine]:
+        """All messages that have arrived; with `block`, waits for at least one. Raises `PeerGone`."""
+        messages: list[ToEngine] = []
+        while True:
+            waiting = block and not messages
+            try:
+                data = self._socket.recv(_READ, 0 if waiting else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                raise PeerGone from None
+            if not data:
+                raise PeerGone
+            messages += [decode_to_engine(body) for body in self._buffer.feed(data)]
+
+
+class Loop:
+    """Runs until drained or until the peer is gone."""
+
+    def __init__(self, channel: Channel, scheduler: Scheduler, backend: Backend) -> None:
+        self._channel = channel
+        self._scheduler = scheduler
+        self._backend = backend
+        self._draining = False
+        self._log = log.get("engine")
+
+    def run(self) -> None:
+        """Serve. Returns after `Drain` once all requests have ended; raises `PeerGone` or `BackendBroken`."""
+        scheduler = self._scheduler
+        while not (self._draining and not scheduler.has_work):
+            self._take_in(block=not scheduler.has_work)
+            if scheduler.has_work:
+                self._step()
+
+    def _step(self) -> None:
+        scheduler = self._scheduler
+        plan = scheduler.plan(time.monotonic())
+        if plan.predicted > ANNOUNCE_SECONDS:
+            self._channel.send(Working(plan.predicted))
+        outcome = self._backend.run(plan)
+        deltas = scheduler.apply(plan, outcome, time.monotonic())
+        self._channel.send(Step(tuple(deltas), scheduler.stats(plan, outcome), scheduler.take_started()))
+
+    def _take_in(self, *, block: bool) -> None:
+        for message in self._channel.receive(block=block):
+            now = time.monotonic()
+            match message:
+                case Generate():
+                    self._scheduler.add(message, now)
+                case Abort(request_id):
+                    self._scheduler.abort(request_id, now)
+                case Drain():
+                    self._draining = True
+                    self._log.debug("draining")

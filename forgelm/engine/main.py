@@ -1,0 +1,103 @@
+"""The engine process's entry: `python -m forgelm.engine.main FD CONFIG`, started by the supervisor.
+
+FD is the inherited end of a socket pair, CONFIG an `EngineConfig` as JSON. Exits 0 when drained or when the parent is
+gone, 1 after a `Fatal`.
+"""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from forgelm import log
+from forgelm.config import Engine
+from forgelm.engine.backend import Backend
+from forgelm.engine.fake import FakeBackend, FakeSettings
+from forgelm.engine.loop import Channel, Loop, PeerGone
+from forgelm.engine.pacing import Pacer
+from forgelm.engine.scheduler import BackendBroken, Scheduler
+from forgelm.errors import ForgeError
+from forgelm.ipc.messages import Fatal, Loading, Ready
+
+FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
+
+
+class EngineConfig(msgspec.Struct, frozen=True):
+    """What the engine process needs to start."""
+
+    model: str
+    """Path of the GGUF."""
+    engine: Engine
+    threads: int
+    log_level: str = "info"
+    log_json: bool = True
+
+
+def main(arguments: list[str]) -> int:
+    """Load, serve, exit."""
+    # Ctrl-C reaches the whole terminal group; when to stop is the parent's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(arguments[0]))
+    config = msgspec.json.decode(arguments[1], type=EngineConfig)
+    log.configure(config.log_level, json=config.log_json, process="engine")
+    channel = Channel(connection)
+    try:
+        return _serve(channel, config)
+    except PeerGone:
+        log.get("engine").debug("the API process is gone")
+        return 0
+
+
+def _serve(channel: Channel, config: EngineConfig) -> int:
+    try:
+        backend = _make_backend(channel, config)
+    except ForgeError as error:
+        channel.send(Fatal(str(error), loading=True))
+        return 1
+    facts = backend.facts
+    pacer = Pacer(
+        config.engine.mode, config.engine.target_itl_ms, config.engine.n_ubatch, 1 / facts.warmup_prefill_rate
+    )
+    scheduler = Scheduler(cells=facts.context, slots=facts.slots, pacer=pacer, split_batches=backend.splits_batches)
+    channel.send(Ready(facts))
+    try:
+        Loop(channel, scheduler, backend).run()
+    except BackendBroken as error:
+        channel.send(Fatal(str(error), loading=False))
+        return 1
+    finally:
+        backend.close()
+    return 0
+
+
+def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
+    fake = os.environ.get(FAKE_VARIABLE)
+    if fake is not None:
+        settings = msgspec.json.decode(fake or "{}", type=FakeSettings)
+        if settings.fail_load:
+            raise ForgeError(settings.fail_load)
+        return FakeBackend(settings)
+    # Imported here: the fake needs no llama.cpp, and its import is most of the process's start.
+    from forgelm.engine.llama_backend import LlamaBackend
+
+    return LlamaBackend(Path(config.model), config.engine, config.threads, _Reporter(channel))
+
+
+class _Reporter:
+    """Sends `Loading` when progress moved by a percent, not at each of llama.cpp's hundreds of calls."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._sent = -1.0
+
+    def __call__(self, fraction: float) -> None:
+        if fraction - self._sent >= 0.01 or fraction >= 1.0:
+            self._sent = fraction
+            self._channel.send(Loading(fraction))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

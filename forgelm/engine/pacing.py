@@ -1,0 +1,70 @@
+"""How many prompt tokens the next step may carry: a budget in time, learned from the steps themselves.
+
+A server that fills its batch with prompts makes everyone who is decoding wait for all of them. Here a step with
+decoders in it is sized to end within a target, so prefill gets the time that is left; with nobody decoding chunks are
+larger but still bounded in time, so that aborts and the watchdog never wait long.
+"""
+
+from forgelm.config import MIN_CHUNK, Mode
+
+FLOOR_SECONDS = {"low_latency": 0.100, "high_throughput": 0.400}
+"""The least a target may be, and thus the least time prefill is offered."""
+DECODE_STEPS = {"low_latency": 4.0, "high_throughput": 12.0}
+"""Automatic target: this many plain decode steps, so prefill keeps 3/4 (11/12) of the time on any machine."""
+ALONE_SECONDS = 0.5
+"""A chunk's time when nobody is decoding."""
+_ALPHA = 0.2
+
+
+class Pacer:
+    """Learns what steps cost and sizes chunks. Owned by the scheduler."""
+
+    def __init__(self, mode: Mode, target_itl_ms: float, max_chunk: int, row_seconds: float) -> None:
+        """`row_seconds` is a first guess of one prefill row's cost, from the warm-up."""
+        self._mode = mode
+        self._fixed_target = target_itl_ms / 1000
+        self._max_chunk = max_chunk
+        self._row_seconds = row_seconds
+        self._decode_seconds: dict[int, float] = {}
+
+    def observe(self, decode_rows: int, prefill_rows: int, seconds: float) -> None:
+        """Learn from a finished step."""
+        if decode_rows and not prefill_rows:
+            known = self._decode_seconds.get(decode_rows)
+            self._decode_seconds[decode_rows] = seconds if known is None else _blend(known, seconds)
+        elif prefill_rows >= MIN_CHUNK // 2:
+            row = max(seconds - self.decode_seconds(decode_rows), 0.1 * seconds) / prefill_rows
+            self._row_seconds = _blend(self._row_seconds, row)
+
+    def decode_seconds(self, rows: int) -> float:
+        """Predicted time of a step of `rows` decoding sequences and nothing else."""
+        if rows == 0:
+            return 0.0
+        known = self._decode_seconds
+        if rows in known:
+            return known[rows]
+        if known:
+            return known[min(known, key=lambda seen: abs(seen - rows))]
+        return rows * self._row_seconds
+
+    def target(self, decode_rows: int) -> float:
+        """Seconds that a step with `decode_rows` decoders may take."""
+        if decode_rows == 0:
+            return ALONE_SECONDS
+        if self._fixed_target:
+            return self._fixed_target
+        return max(FLOOR_SECONDS[self._mode], DECODE_STEPS[self._mode] * self.decode_seconds(decode_rows))
+
+    def prefill_rows(self, decode_rows: int) -> int:
+        """Prompt tokens that fit beside `decode_rows` decoders: MIN_CHUNK … what is left of one ubatch."""
+        left = self.target(decode_rows) - self.decode_seconds(decode_rows)
+        rows = int(left / self._row_seconds) if left > 0 else 0
+        return max(MIN_CHUNK, min(rows, self._max_chunk - decode_rows))
+
+    def predict(self, decode_rows: int, prefill_rows: int) -> float:
+        """Seconds a step should take."""
+        return self.decode_seconds(decode_rows) + prefill_rows * self._row_seconds
+
+
+def _blend(old: float, new: float) -> float:
+    return old + _ALPHA * (new - old)

@@ -1,0 +1,119 @@
+"""What the scheduler asks of a backend for one step, and what comes back. Data only.
+
+A plan is one ordered list of operations, because order is what llama.cpp's memory needs: a slot is wiped before it is
+reused, a fork happens before its source moves on, and on hybrid models decode rows run apart from prefill rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from forgelm.ipc.messages import Sampling
+from forgelm.llama.status import DecodeStatus
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How to pick the token that follows a span."""
+
+    sampling: Sampling
+    choice: int
+    index: int
+    """How many tokens this choice has generated so far; with seed and choice it fixes the random number."""
+    generated: Mapping[int, int]
+    """Token → how often this choice generated it (for penalties). Read during the step, owned by the sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of one sequence to compute."""
+
+    slot: int
+    tokens: Tokens
+    """Shape (n,), a view into the sequence; n ≥ 1."""
+    start: int
+    """Position of the first token: what the slot holds before this span."""
+    draw: Draw | None = None
+    """Set when the token after the last row is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """One `llama_decode`."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(span.tokens) for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Let the empty slot `target` share the first `length` tokens of `source`."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Keep the first `length` tokens of `slot`; 0 wipes it."""
+
+    slot: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Copy the slot's state to host memory under `key`."""
+
+    slot: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Load the state saved under `key` into `slot`."""
+
+    slot: int
+    key: int
+
+
+Operation = Decode | Fork | Trim | Save | Restore
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step."""
+
+    operations: tuple[Operation, ...] = ()
+    predicted: float = 0.0
+    """Seconds the decodes should take."""
+    decode_rows: int = 0
+    prefill_rows: int = 0
+
+    @property
+    def decodes(self) -> tuple[Decode, ...]:
+        return tuple(op for op in self.operations if isinstance(op, Decode))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """One decode's outcome: `tokens` holds the token drawn for each span, None where none was asked or it failed."""
+
+    status: DecodeStatus
+    tokens: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Results in the order of the plan's decodes, and the wall time of the whole step in seconds."""
+
+    results: tuple[DecodeResult, ...] = field(default=())
+    seconds: float = 0.0
