@@ -36,7 +36,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every table in a profile."""
 
 
-class ModelSource(Section):
+class ModelSource(Section, frozen=True):
     """Which file the profile serves and where it comes from."""
 
     id: str
@@ -58,7 +58,7 @@ class ModelSource(Section):
         return paths.models_dir() / self.file
 
 
-class Engine(Section):
+class Engine(Section, frozen=True):
     """How llama.cpp runs the model."""
 
     device: str | tuple[str, ...] = "auto"
@@ -105,7 +105,7 @@ def _check_device(device: str | tuple[str, ...]) -> None:
         raise ValueError(f'device {shown!r} is no "auto", "gpu", "cpu", GPU index or uuid, or list of those')
 
 
-class Limits(Section):
+class Limits(Section, frozen=True):
     """What the server accepts before it says no."""
 
     queue: Positive = 64
@@ -123,14 +123,14 @@ class Limits(Section):
     """Silence on a stream before a comment line keeps proxies from closing it."""
 
 
-class Server(Section):
+class Server(Section, frozen=True):
     """Where the API listens."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 
 
-class SamplingDefaults(Section):
+class SamplingDefaults(Section, frozen=True):
     """Used where the request says nothing."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
@@ -140,21 +140,21 @@ class SamplingDefaults(Section):
     presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] = 0.0
 
 
-class Sampling(Section):
+class Sampling(Section, frozen=True):
     """Two sets, since models publish different values for thinking and for answering at once."""
 
     plain: SamplingDefaults = SamplingDefaults()
     thinking: SamplingDefaults = SamplingDefaults()
 
 
-class Chat(Section):
+class Chat(Section, frozen=True):
     """How messages become a prompt."""
 
     thinking: bool = False
     """Passed to the template as `enable_thinking` unless the request says otherwise."""
 
 
-class Profile(Section):
+class Profile(Section, frozen=True):
     """Everything `forgelm serve` needs to know."""
 
     name: str

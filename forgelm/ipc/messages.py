@@ -19,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # --- API → engine ------------------------------------------------------------------------------------------------
 
 
-class Sampling(Message):
+class Sampling(Message, frozen=True):
     """How one sequence draws its tokens. Values are validated by the API; the engine trusts them.
 
     Order: presence penalty, temperature, min-p, top-k, top-p, draw (vLLM's, which the Qwen3.5 cards assume).
@@ -37,14 +37,14 @@ class Sampling(Message):
     """Random numbers derive from (seed, choice, token index), so recomputing a sequence draws the same ones."""
 
 
-class Constraint(Message):
+class Constraint(Message, frozen=True):
     """A grammar the answer must follow, as text; the engine compiles it."""
 
     kind: Literal["json_schema", "regex", "lark"]
     grammar: str
 
 
-class Generate(Message, tag="generate"):
+class Generate(Message, tag="generate", frozen=True):
     """Compute `prompt` and generate up to `max_tokens`."""
 
     id: int
@@ -62,13 +62,13 @@ class Generate(Message, tag="generate"):
     constraint: Constraint | None = None
 
 
-class Abort(Message, tag="abort"):
+class Abort(Message, tag="abort", frozen=True):
     """Forget a request. Harmless for an id that has ended or never was."""
 
     id: int
 
 
-class Drain(Message, tag="drain"):
+class Drain(Message, tag="drain", frozen=True):
     """Finish what runs, then exit 0."""
 
 
@@ -78,14 +78,14 @@ ToEngine = Generate | Abort | Drain
 # --- engine → API ------------------------------------------------------------------------------------------------
 
 
-class Loading(Message, tag="loading"):
+class Loading(Message, tag="loading", frozen=True):
     """Progress of the load."""
 
     fraction: float
     """0 … 1 of the weights."""
 
 
-class ModelFacts(Message):
+class ModelFacts(Message, frozen=True):
     """What only a loaded model can tell (a `vocab_only` load reports zero layers and context)."""
 
     architecture: str
@@ -111,26 +111,26 @@ class ModelFacts(Message):
     """Tokens per second of the warm-up's prefill chunk."""
 
 
-class Ready(Message, tag="ready"):
+class Ready(Message, tag="ready", frozen=True):
     """The engine takes requests."""
 
     facts: ModelFacts
 
 
-class Working(Message, tag="working"):
+class Working(Message, tag="working", frozen=True):
     """A step begins that is predicted to take `seconds`: silence until then is no hang."""
 
     seconds: float
 
 
-class TokenLogprobs(Message):
+class TokenLogprobs(Message, frozen=True):
     """One generated token's log-probability and the likeliest alternatives."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
 
 
-class Timings(Message):
+class Timings(Message, frozen=True):
     """Where a request's time went, in seconds, as the engine saw it. On the last delta only."""
 
     queue: float
@@ -140,7 +140,7 @@ class Timings(Message):
     preemptions: int
 
 
-class Delta(Message):
+class Delta(Message, frozen=True):
     """What one step added to one choice of one request."""
 
     id: int
@@ -156,7 +156,7 @@ class Delta(Message):
     """Why, when `finish` is `error`."""
 
 
-class Stats(Message):
+class Stats(Message, frozen=True):
     """The engine's state after a step."""
 
     running: int
@@ -171,7 +171,7 @@ class Stats(Message):
     """Since the engine started."""
 
 
-class Step(Message, tag="step"):
+class Step(Message, tag="step", frozen=True):
     """All that one step produced, for every sequence in it."""
 
     deltas: tuple[Delta, ...]
@@ -180,7 +180,7 @@ class Step(Message, tag="step"):
     """Requests that left the queue with this step."""
 
 
-class Fatal(Message, tag="fatal"):
+class Fatal(Message, tag="fatal", frozen=True):
     """The engine can't go on and exits. `loading` tells a model that can't be loaded from a crash while serving."""
 
     reason: str
