@@ -4,6 +4,7 @@ It does nothing itself. A subcommand's module is imported when that command runs
 pay for what `serve` needs.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -105,11 +106,21 @@ def run(arguments: Sequence[str]) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter flushes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except OSError as error:
+        return _output_failed(error)
     return code
+
+
+def _output_failed(error: OSError) -> int:
+    """The exit code when nobody reads our output, or the disk it goes to is full; anything else is a bug."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        raise error
+    # What is still buffered would fail again when the interpreter flushes it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return BROKEN_PIPE
+    print(f"{PROGRAM}: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

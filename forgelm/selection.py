@@ -108,7 +108,7 @@ def gpu_problem(machine: Machine, gpu_offload_supported: bool, cuda_major: int =
     if gpu_offload_supported:
         return ""
     if not machine.gpus.cards:
-        return f"there is none ({machine.gpus.reason})"
+        return f"this machine has none ({machine.gpus.reason})"
     card = machine.gpus.cards[0]
     if not cuda_major:
         return f"the installed llama.cpp is built without CUDA, so it can't use the {card.name}"

@@ -1,0 +1,25 @@
+"""What the commands write to a terminal: colours only where they are wanted, and no control codes from strangers."""
+
+import os
+import sys
+from typing import TextIO
+
+import click
+
+# All of C0 and C1 but tab and newline: a model's answer must not move the cursor or rename the window.
+_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal whose user hasn't set NO_COLOR."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line; styles are dropped unless the stream is a terminal that wants them."""
+    click.echo(text, err=err, color=coloured(sys.stderr if err else sys.stdout))
+
+
+def printable(text: str) -> str:
+    """`text` without control characters."""
+    return text.translate(_CONTROL)
