@@ -1,0 +1,37 @@
+"""Fixtures for the whole suite: the models, each made or fetched when the first test asks for it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import models
+
+
+@pytest.fixture(scope="session")
+def starter_path() -> Path:
+    """SmolLM2-135M-Instruct: dense, real text."""
+    return models.starter()
+
+
+@pytest.fixture(scope="session")
+def starter_template(starter_path: Path) -> str:
+    """The starter's chat template."""
+    return str(models.metadata(starter_path, "tokenizer.chat_template"))
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M: sliding-window attention, real text."""
+    return models.gemma()
+
+
+@pytest.fixture(scope="session")
+def qwen35_path() -> Path:
+    """A tiny random qwen35 with the starter's tokenizer: hybrid, with an MTP head."""
+    return models.qwen35()
+
+
+@pytest.fixture(scope="session")
+def qwen35_vocab_path() -> Path:
+    """A tiny random qwen35 with Qwen3.5's real vocabulary and template."""
+    return models.qwen35_vocab()
