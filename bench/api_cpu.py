@@ -1,0 +1,75 @@
+"""CPU time of the API process per streamed token, with the engine faked.
+
+    python -m bench.api_cpu --model PATH             under a minute
+
+`forgelm serve` runs as always, but its engine process makes tokens up at a fixed pace instead of computing them
+(`FORGELM_FAKE_ENGINE`), so that all that is left is the API's own work: HTTP, template, tokenizing the prompt,
+detokenizing, stop strings, JSON, SSE, metrics. The model file is only read for its vocabulary and template. This
+process is the eight clients; the figure is user and system time of the API process alone, from /proc, over tokens.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from bench import machine
+from bench.load import Prompts, Sizes, clients
+from bench.rows import Row, evaluate, number, table
+from bench.servers import Kind, ServerError, Settings, forgelm, running
+from bench.sse import AnswerError, Endpoint
+
+CLIENTS = 8
+SIZES = Sizes(prompt=128, answer=256)
+ROW = Row("API process CPU per token", "api_cpu_us", "ours", 110.0, False, "µs")
+
+
+def fake_engine(settings: Settings, step: float) -> Kind:
+    """ForgeLM with an engine that only pretends, `step` seconds a step."""
+    fake = {"step": step, "context": settings.context, "slots": settings.parallel}
+    kind = forgelm(settings)
+    return replace(kind, name="forgelm with a fake engine", environment={"FORGELM_FAKE_ENGINE": json.dumps(fake)})
+
+
+def measure(endpoint: Endpoint, pid: int, rounds: int, seed: int) -> float:
+    """Microseconds of process `pid` per token, over `CLIENTS` × `rounds` answers."""
+    before = machine.cpu_seconds(pid)
+    metrics = asyncio.run(clients(endpoint, Prompts(seed), CLIENTS, rounds, SIZES))
+    return 1e6 * (machine.cpu_seconds(pid) - before) / metrics["tokens"]
+
+
+def run(arguments: argparse.Namespace) -> list[float]:
+    """One figure per repeat, after a warm-up that isn't counted."""
+    settings = Settings(arguments.model.resolve(), context=8192, parallel=CLIENTS)
+    with running(fake_engine(settings, arguments.step)) as server:
+        endpoint = replace(server.endpoint, chat=not arguments.completions)
+        pid = server.process.pid
+        measure(endpoint, pid, 1, seed=0)
+        return [measure(endpoint, pid, arguments.rounds, seed) for seed in range(1, arguments.repeats + 1)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="CPU time of the API process per streamed token.")
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file: its vocabulary and template are used")
+    parser.add_argument("--step", type=float, default=0.01, help="seconds per step of the fake engine")
+    parser.add_argument("--rounds", type=int, default=3, help="answers per client and repeat")
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--completions", action="store_true", help="/v1/completions instead of chat")
+    arguments = parser.parse_args()
+    try:
+        figures = run(arguments)
+    except (ServerError, AnswerError, OSError) as error:
+        print(f"api_cpu: {error}", file=sys.stderr)
+        return 1
+    result = evaluate(ROW, figures, [])
+    print(table([result]))
+    about = machine.describe(arguments.model)
+    figures_json = [number(figure) for figure in figures]
+    print(json.dumps({"bench": "api_cpu", "machine": about, "row": result.as_json(), "figures": figures_json}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Starts, watches and stops one server under test: ForgeLM or llama-server, with equal settings.
+
+Both get the same model file, threads, context, slots and one shared KV pool (`--kv-unified`, which is what ForgeLM
+has). llama-server's prompt cache is off, in slots and in RAM: with unique prompts it can't help and would only cost it
+copies.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from bench import machine
+from bench.sse import Endpoint, complete
+
+READY_TIMEOUT = 120.0
+STOP_TIMEOUT = 20.0
+POLL = 0.01
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class ServerError(Exception):
+    """A server did not start, or died; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What both servers are told."""
+
+    model: Path
+    threads: int = 2
+    context: int = 8192
+    parallel: int = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one server is started and asked."""
+
+    name: str
+    command: tuple[str, ...]
+    """Without the port, which is appended as `--port N`."""
+    ready_path: str
+    extra: dict[str, object] = field(default_factory=dict)
+    """Fields of its requests that the other doesn't know."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Laid over this process's own."""
+
+
+def forgelm(settings: Settings) -> Kind:
+    """This repository's server, run by this Python."""
+    options = {
+        "--profile": "starter",
+        "--model": settings.model,
+        "--host": "127.0.0.1",
+        "--parallel": settings.parallel,
+        "--context": settings.context,
+        "--threads": settings.threads,
+    }
+    return Kind("forgelm", (sys.executable, "-m", "forgelm", "serve", *_flat(options)), "/readyz")
+
+
+def llama_server(settings: Settings, program: Path) -> Kind:
+    """llama.cpp's server, from `bench.peers`."""
+    options = {
+        "--model": settings.model,
+        "--host": "127.0.0.1",
+        "--parallel": settings.parallel,
+        "--ctx-size": settings.context,
+        "--threads": settings.threads,
+        "--threads-batch": settings.threads,
+        "--cache-ram": 0,
+    }
+    switches = ("--kv-unified", "--no-cache-prompt", "--no-ui", "--offline")
+    return Kind("llama-server", (str(program), *_flat(options), *switches), "/health", {"cache_prompt": False})
+
+
+def _flat(options: dict[str, object]) -> Sequence[str]:
+    return [str(part) for pair in options.items() for part in pair]
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    kind: Kind
+    process: subprocess.Popen[bytes]
+    port: int
+    log: IO[bytes]
+    spawned: float
+    """`time.perf_counter()` just before the process was started."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.port, dict(self.kind.extra))
+
+    def memory_mb(self) -> dict[str, float]:
+        """Memory of the process that holds the model and, where that is another, of the one that answers HTTP."""
+        api, *children = machine.tree(self.process.pid)
+        engine = max(children, key=lambda pid: machine.memory_mb(pid)["rss"], default=api)
+        return {
+            **{f"api_{name}_mb": value for name, value in machine.memory_mb(api).items()},
+            **{f"engine_{name}_mb": value for name, value in machine.memory_mb(engine).items()},
+        }
+
+    def wait_ready(self) -> None:
+        """Poll until the server says that it is ready. Raises `ServerError`."""
+        url = f"http://127.0.0.1:{self.port}{self.kind.ready_path}"
+        until = time.perf_counter() + READY_TIMEOUT
+        while time.perf_counter() < until:
+            if self.process.poll() is not None:
+                raise ServerError(f"{self.kind.name} ended with status {self.process.returncode}\n{self._log_end()}")
+            if _answers(url):
+                return
+            time.sleep(POLL)
+        raise ServerError(f"{self.kind.name} was not ready in {READY_TIMEOUT:.0f} s\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        # The children write at the same file position, so it must not be moved.
+        size = os.fstat(self.log.fileno()).st_size
+        return os.pread(self.log.fileno(), 2000, max(0, size - 2000)).decode(errors="replace")
+
+    def stop(self) -> None:
+        """Ask it to end, then insist, its children included."""
+        pids = machine.tree(self.process.pid)
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def running(kind: Kind) -> Iterator[Server]:
+    """A server from its start to its end, ready to answer."""
+    port = free_port()
+    environment = {**os.environ, **kind.environment}
+    with tempfile.TemporaryFile() as log:
+        spawned = time.perf_counter()
+        process = subprocess.Popen(
+            [*kind.command, "--port", str(port)],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=REPOSITORY,
+            env=environment,
+        )
+        server = Server(kind, process, port, log, spawned)
+        try:
+            server.wait_ready()
+            yield server
+        finally:
+            server.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        # Refused, reset, timed out, or a status over 399: not ready yet.
+        return False
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def first_token_seconds(server: Server) -> float:
+    """Seconds from the start of the process to the first streamed token of its first request."""
+    answer = asyncio.run(complete(server.endpoint, "Once upon a time", 4))
+    return answer.arrivals[0] - server.spawned

@@ -1,0 +1,236 @@
+"""An HTTP client for streamed completions that costs almost nothing while it measures.
+
+On two cores the client competes with the server it measures. So while bytes arrive they are only stamped and kept;
+chunked encoding, events and JSON are taken apart after the answer has ended. One connection per request. Speaks plain
+HTTP/1.1 to a local port and knows nothing of scenarios.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+HEAD_END = b"\r\n\r\n"
+DONE = b"[DONE]"
+DONE_LINE = b"data: [DONE]"
+TIMEOUT = 600.0
+
+
+class AnswerError(Exception):
+    """The server answered with an error, or with a stream that isn't one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One finished (or cut) stream. Times are `time.perf_counter()` seconds."""
+
+    sent: float
+    arrivals: tuple[float, ...]
+    """When each piece of text arrived; one piece is usually one token."""
+    tokens: int
+    """Generated tokens as the server counts them; the number of pieces where the stream was cut before the end."""
+    prompt_tokens: int
+    text: str
+
+    @property
+    def first(self) -> float:
+        """Seconds from sending the request to the first piece of text."""
+        return self.arrivals[0] - self.sent
+
+    def gaps(self, since: float = 0.0, until: float = float("inf")) -> list[float]:
+        """Seconds between neighbouring pieces, for every gap that overlaps [since, until].
+
+        A gap that spans the end counts whole: cut off, the stall that a server's last step causes would be missed.
+        """
+        pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
+        return [after - before for before, after in pairs if after >= since and before <= until]
+
+
+class ChunkedDecoder:
+    """HTTP/1.1 chunked transfer encoding in, body bytes out, however the stream was cut."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The body bytes that `data` completes."""
+        self._buffer += data
+        body = b""
+        while self._buffer:
+            if self._left == 0 and not self._next_size():
+                break
+            take = self._buffer[: self._left]
+            # The chunk's closing CRLF is counted in `_left`, and isn't body.
+            body += take[: max(0, self._left - 2)]
+            self._left -= len(take)
+            self._buffer = self._buffer[len(take) :]
+        return body
+
+    def _next_size(self) -> bool:
+        line, separator, rest = self._buffer.partition(b"\r\n")
+        if not separator:
+            return False
+        self._left = int(line.split(b";")[0], 16) + 2
+        self._buffer = rest
+        return True
+
+
+class EventSplitter:
+    """Body bytes in, the `data` of each server-sent event out. Comments and other fields are skipped."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that `data` completes."""
+        self._buffer += data.replace(b"\r\n", b"\n")
+        *whole, self._buffer = self._buffer.split(b"\n\n")
+        return [payload for payload in map(_event_data, whole) if payload]
+
+
+def _event_data(event: bytes) -> bytes:
+    lines = [line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def parse(sent: float, pieces: list[tuple[float, bytes]]) -> Answer:
+    """The answer in the stamped bytes of one response. Raises `AnswerError` unless it is a stream that began well."""
+    head = b""
+    body: list[tuple[float, bytes]] = []
+    for index, (at, data) in enumerate(pieces):
+        head += data
+        start, separator, rest = head.partition(HEAD_END)
+        if separator:
+            head = start
+            body = [(at, rest), *pieces[index + 1 :]]
+            break
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise AnswerError((head + b" ".join(data for _, data in body))[:400].decode(errors="replace"))
+    return _collect(sent, _events(body, chunked=b"transfer-encoding: chunked" in head.lower()))
+
+
+def _events(body: list[tuple[float, bytes]], chunked: bool) -> list[tuple[float, bytes]]:
+    decoder, splitter = ChunkedDecoder(), EventSplitter()
+    events = []
+    for at, data in body:
+        plain = decoder.feed(data) if chunked else data
+        events += [(at, event) for event in splitter.feed(plain)]
+    return events
+
+
+def _collect(sent: float, events: list[tuple[float, bytes]]) -> Answer:
+    arrivals: list[float] = []
+    usage: dict[str, Any] = {}
+    text = ""
+    for at, event in events:
+        if event == DONE:
+            break
+        chunk = json.loads(event)
+        if "error" in chunk:
+            raise AnswerError(str(chunk["error"]))
+        usage = chunk.get("usage") or usage
+        piece = "".join(_text(choice) for choice in chunk.get("choices") or [])
+        if piece:
+            arrivals.append(at)
+            text += piece
+    tokens = usage.get("completion_tokens", len(arrivals))
+    return Answer(sent, tuple(arrivals), tokens, usage.get("prompt_tokens", 0), text)
+
+
+def _text(choice: dict[str, Any]) -> str:
+    """What one choice of a chunk adds, in either of the two APIs."""
+    return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+
+
+@dataclass
+class Exchange(asyncio.Protocol):
+    """One request and the stamped bytes of its response, on one connection."""
+
+    request: bytes
+    on_piece: Callable[[int], None] | None = None
+    """Called with the number of pieces so far; for scenarios that wait until somebody is streaming."""
+    sent: float = 0.0
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    _tail: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.sent = time.perf_counter()
+        transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append((time.perf_counter(), data))
+        if self.on_piece is not None:
+            self.on_piece(len(self.pieces))
+        # The mark may be cut in two by the network.
+        self._tail = (self._tail + data)[-32 - len(data) :]
+        if DONE_LINE in self._tail:
+            self._transport.close()
+        self._tail = self._tail[-32:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def cut(self) -> None:
+        """Hang up, as an impatient client does."""
+        self._transport.abort()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server listens, and the extra fields its requests carry."""
+
+    port: int
+    extra: dict[str, Any] = field(default_factory=dict)
+    chat: bool = False
+    """Ask as a chat; else as a plain completion, where no template can differ between servers."""
+
+    def request(self, prompt: str, max_tokens: int) -> bytes:
+        """A request for a greedy, streamed answer of exactly `max_tokens` tokens."""
+        asked = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        body = {
+            **asked,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.extra,
+        }
+        path = "/v1/chat/completions" if self.chat else "/v1/completions"
+        return http_post(path, json.dumps(body).encode())
+
+
+def http_post(path: str, body: bytes) -> bytes:
+    """The bytes of one POST of JSON."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Accept: text/event-stream\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def open_exchange(
+    endpoint: Endpoint, prompt: str, max_tokens: int, on_piece: Callable[[int], None] | None = None
+) -> Exchange:
+    """Connect and send; the answer arrives in the background until `Exchange.ended`."""
+    request = endpoint.request(prompt, max_tokens)
+    loop = asyncio.get_running_loop()
+    _, exchange = await loop.create_connection(lambda: Exchange(request, on_piece), "127.0.0.1", endpoint.port)
+    return exchange
+
+
+async def complete(endpoint: Endpoint, prompt: str, max_tokens: int) -> Answer:
+    """One whole streamed answer. Raises `AnswerError`, `OSError` or `TimeoutError`."""
+    exchange = await open_exchange(endpoint, prompt, max_tokens)
+    async with asyncio.timeout(TIMEOUT):
+        await exchange.ended
+    return parse(exchange.sent, exchange.pieces)
