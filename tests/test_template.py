@@ -21,7 +21,7 @@ def chat(*turns: str) -> list[dict[str, Any]]:
 
 
 def render(source: str, *turns: str, thinking: bool = False, **variables: Any) -> str:
-    return ChatTemplate(source).render(chat(*(turns or ("user: hi",))), enable_thinking=thinking, variables=variables)
+    return ChatTemplate(source).render(chat(*(turns or ("user: hi",))), enable_thinking=thinking, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,9 @@ def test_qwen_without_generation_prompt(qwen: ChatTemplate) -> None:
     assert prompt == "<|im_start|>user\nhi<|im_end|>\n"
 
 
-def test_the_clients_own_variables_win(qwen: ChatTemplate) -> None:
-    prompt = qwen.render(chat("user: hi"), enable_thinking=True, variables={"enable_thinking": False})
-    assert prompt.endswith(NO_THINKING)
-
-
 def test_tool_schemas_are_not_escaped_for_html(qwen: ChatTemplate) -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": "<b>é & 'q'</b>"}}]
-    prompt = qwen.render(chat("user: hi"), enable_thinking=False, variables={"tools": tools})
+    prompt = qwen.render(chat("user: hi"), enable_thinking=False, tools=tools)
     line = '{"type": "function", "function": {"name": "f", "description": "<b>é & \'q\'</b>"}}'
     assert f"\n<tools>\n{line}\n</tools>" in prompt
 
@@ -206,10 +201,11 @@ def test_a_prompt_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         template.render(chat("user: 01234567890"), enable_thinking=False)
 
 
-@pytest.mark.parametrize("name", ["self", "namespace", "raise_exception", "bos_token", "loop", "range"])
+@pytest.mark.parametrize("name", ["self", "context", "namespace", "raise_exception", "bos_token", "loop", "range"])
 def test_no_variable_of_a_client_breaks_rendering(name: str, qwen: ChatTemplate) -> None:
     try:
-        prompt = qwen.render(chat("user: hi"), enable_thinking=False, variables={name: "x"})
+        variables: dict[str, Any] = {name: "x"}
+        prompt = qwen.render(chat("user: hi"), enable_thinking=False, **variables)
     except InvalidRequest:
         return
     assert prompt.startswith("<|im_start|>user\nhi")

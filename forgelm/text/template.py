@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
@@ -53,8 +52,6 @@ FAILURES = (
     ValueError,
 )
 
-NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
-
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
@@ -62,11 +59,9 @@ class ChatTemplate:
     """One compiled template. Rendering is safe from several threads at once."""
 
     def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
-        """Compile `source`; `bos` and `eos` are the texts of the model's tokens, for templates that write
-        them.
+        """Compile `source`. `bos` and `eos` are the model's tokens as text, for templates that write them.
 
-        Raises `ModelError` with the line for a template that isn't one, or that can't render a user's
-        message.
+        Raises `ModelError`, with the line, for one that is broken or can't render a user's message.
         """
         self._template = _compile(source)
         self._defaults = {"tools": None, "documents": None, "bos_token": bos, "eos_token": eos}
@@ -75,15 +70,16 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[dict[str, Any]],
+        /,
         *,
         enable_thinking: bool,
         add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] = NO_VARIABLES,
+        **variables: Any,
     ) -> str:
         """The prompt for `messages` (from `normalise`), adapted to what the template takes.
 
-        `variables` are the client's own (`chat_template_kwargs`); they win over `enable_thinking` and the
-        generation prompt. Raises `InvalidRequest` when the template refuses the messages or fails on them.
+        `variables` are further ones for the template, such as a client's `chat_template_kwargs`. Raises
+        `InvalidRequest` when the template refuses the messages or fails on them.
         """
         if "messages" in variables:
             raise InvalidRequest(
