@@ -105,6 +105,17 @@ def _check_device(device: str | tuple[str, ...]) -> None:
         raise ValueError(f'device {shown!r} is no "auto", "gpu", "cpu", GPU index or uuid, or list of those')
 
 
+class EngineConfig(Section, frozen=True):
+    """What the engine process needs to start; its parent sends it as JSON."""
+
+    model: str
+    """Path of the GGUF."""
+    engine: Engine
+    threads: int
+    log_level: str = "info"
+    log_json: bool = True
+
+
 class Limits(Section, frozen=True):
     """What the server accepts before it says no."""
 

@@ -26,7 +26,7 @@ WARMUP_ROWS = 64
 class LlamaBackend:
     """A model and one context, for as long as the engine process lives."""
 
-    def __init__(self, path: Path, engine: Engine, threads: int, progress: Callable[[float], None]) -> None:
+    def __init__(self, path: Path, engine: Engine, threads: int, progress: Callable[[float], bool]) -> None:
         """Load and warm up. Raises `ModelError` or `MachineError` with one line."""
         began = time.monotonic()
         cards = place(engine, read_machine(), list_devices())

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from forgelm import log
-from forgelm.config import Engine
+from forgelm.config import EngineConfig
 from forgelm.engine.backend import Backend
 from forgelm.engine.fake import FakeBackend, FakeSettings
 from forgelm.engine.loop import Channel, Loop, PeerGone
@@ -23,17 +23,6 @@ from forgelm.errors import ForgeError
 from forgelm.ipc.messages import Fatal, Loading, Ready
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
-
-
-class EngineConfig(msgspec.Struct, frozen=True):
-    """What the engine process needs to start."""
-
-    model: str
-    """Path of the GGUF."""
-    engine: Engine
-    threads: int
-    log_level: str = "info"
-    log_json: bool = True
 
 
 def main(arguments: list[str]) -> int:
@@ -93,10 +82,16 @@ class _Reporter:
         self._channel = channel
         self._sent = -1.0
 
-    def __call__(self, fraction: float) -> None:
-        if fraction - self._sent >= 0.01 or fraction >= 1.0:
-            self._sent = fraction
+    def __call__(self, fraction: float) -> bool:
+        """False once nobody listens. An exception can't cross llama.cpp's frames."""
+        if fraction - self._sent < 0.01 and fraction < 1.0:
+            return True
+        self._sent = fraction
+        try:
             self._channel.send(Loading(fraction))
+        except PeerGone:
+            return False
+        return True
 
 
 if __name__ == "__main__":

@@ -25,11 +25,11 @@ class Model:
         *,
         n_gpu_layers: int,
         devices: tuple[tuple[str, Any], ...] = (),
-        progress: Callable[[float], None] | None = None,
+        progress: Callable[[float], bool] | None = None,
     ) -> "Model":
         """Load `path`; `devices` are (name, ggml device) pairs, none is the CPU alone.
 
-        `progress` gets 0 … 1 as the weights are read. Raises `ModelError`.
+        `progress` gets 0 … 1 as the weights are read; the load stops when it says False. Raises `ModelError`.
         """
         params = L.llama_model_default_params()
         handles = (ctypes.c_void_p * (len(devices) + 1))(*(handle for _, handle in devices), None)
@@ -85,10 +85,9 @@ class Model:
         return bool(L.llama_model_is_recurrent(self.handle) or L.llama_model_is_hybrid(self.handle))
 
 
-def _progress(report: Callable[[float], None], keepalive: list[Any]) -> Any:
+def _progress(report: Callable[[float], bool], keepalive: list[Any]) -> Any:
     def callback(fraction: float, _: object) -> bool:
-        report(fraction)
-        return True
+        return report(fraction)
 
     wrapped = L.llama_progress_callback(callback)
     keepalive.append(wrapped)

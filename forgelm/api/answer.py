@@ -1,0 +1,91 @@
+"""The HTTP side of a running request: an ASGI app that streams it or sends it whole, and aborts it when nobody is left.
+
+Written against ASGI and not as a Litestar `Stream`, whose task group costs more per chunk than everything else on the
+path of a token.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
+
+from forgelm.api.errors import envelope, headers
+from forgelm.api.generate import Generation
+from forgelm.api.sse import PING, Writer
+from forgelm.errors import EngineFailed
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    # Proxies must neither keep nor collect events.
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Answer:
+    """Sends one request's result. The response starts when the request has been accepted by the engine's queue."""
+
+    def __init__(self, generation: Generation, model: str) -> None:
+        self._generation = generation
+        self._writer = Writer(generation, model)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watcher = asyncio.create_task(self._watch(receive))
+        try:
+            if self._generation.prepared.stream:
+                await self._stream(send)
+            else:
+                await self._whole(send)
+        finally:
+            # No await may come before the abort: a cancelled task's further awaits are cancelled too.
+            self._generation.abort()
+            watcher.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        """Abort the request when its client leaves."""
+        with suppress(asyncio.CancelledError):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._generation.abort()
+            self._generation.box.wake(0.0)
+
+    async def _stream(self, send: Send) -> None:
+        writer, generation = self._writer, self._generation
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        await send(_body(writer.opening()))
+        finish = None
+        while finish is None:
+            try:
+                text, finish = await generation.next()
+            except EngineFailed as error:
+                await send(_body(b"data: " + envelope(error) + b"\n\n", more=False))
+                return
+            if text:
+                await send(_body(writer.delta(text)))
+            elif finish is None and not generation.box.tokens:
+                await send(_body(PING))
+        await send(_body(b"" if finish == "abort" else writer.closing(finish), more=False))
+
+    async def _whole(self, send: Send) -> None:
+        texts: list[str] = []
+        finish = None
+        while finish is None:
+            try:
+                text, finish = await self._generation.next()
+            except EngineFailed as error:
+                await _send_json(send, error.status, envelope(error), headers(error))
+                return
+            texts.append(text)
+        if finish != "abort":
+            await _send_json(send, 200, self._writer.whole("".join(texts), finish), {})
+
+
+def _body(data: bytes, *, more: bool = True) -> HTTPResponseBodyEvent:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+async def _send_json(send: Send, status: int, body: bytes, extra: dict[str, str]) -> None:
+    lines = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    lines += [(name.lower().encode(), value.encode()) for name, value in extra.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send(_body(body, more=False))

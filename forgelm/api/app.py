@@ -1,0 +1,33 @@
+"""The Litestar application: routes, keys, limits and the error envelope around one service."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+
+from forgelm.api.auth import key_guard
+from forgelm.api.errors import exception_handler
+from forgelm.api.routes.health import health_routes
+from forgelm.api.routes.openai import openai_routes
+from forgelm.api.service import Service
+
+
+def make_app(
+    service: Service, *, api_keys: tuple[str, ...] = (), on_unusable: Callable[[str], None] = lambda _: None
+) -> Litestar:
+    """The app; its lifespan runs the service's engine. `on_unusable` hears why when the engine can't ever start."""
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        async with service.running(on_unusable):
+            yield
+
+    return Litestar(
+        [*openai_routes(service), *health_routes(service)],
+        guards=[key_guard(api_keys)] if api_keys else [],
+        exception_handlers={Exception: exception_handler(service.metrics)},
+        request_max_body_size=service.profile.limits.body_bytes,
+        lifespan=[lifespan],
+        logging_config=None,
+        openapi_config=None,
+    )

@@ -1,0 +1,103 @@
+"""Every failure as OpenAI's error envelope, in a response or inside a stream."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException
+
+from forgelm import log
+from forgelm.api.wire import ErrorBody, ErrorEnvelope
+from forgelm.errors import (
+    BodyTooLarge,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RequestError,
+    Unauthorized,
+)
+from forgelm.metrics import Metrics
+
+_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_HTTP: dict[int, type[RequestError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    404: NotFound,
+    405: MethodNotAllowed,
+    413: BodyTooLarge,
+}
+
+
+def envelope(error: RequestError) -> bytes:
+    """The JSON of OpenAI's error object."""
+    return msgspec.json.encode(ErrorEnvelope(ErrorBody(str(error), error.type, error.param, error.code)))
+
+
+def headers(error: RequestError) -> dict[str, str]:
+    """Headers that belong to the error: when to try again."""
+    return {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+
+
+def decode_problem(error: Exception, body: bytes) -> InvalidRequest:
+    """What is wrong with a body that didn't decode, naming the field."""
+    text = str(error)
+    if isinstance(error, msgspec.ValidationError):
+        path = _PATH.search(text)
+        field = path.group(1) if path else ""
+        missing = _MISSING.search(text)
+        if missing:
+            field = f"{field}.{missing.group(1)}" if field else missing.group(1)
+        message = _PATH.sub("", text)
+        return InvalidRequest(f"{field}: {message}" if field else message, param=field or None)
+    try:
+        body.decode()
+    except UnicodeDecodeError as bad:
+        return InvalidRequest(f"the body is not UTF-8: byte {bad.start} is invalid")
+    return InvalidRequest(_json_problem(text, body))
+
+
+def _json_problem(text: str, body: bytes) -> str:
+    """msgspec reports a lone surrogate as truncated input; Python's decoder accepts it, which tells them apart."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return f"the body is not valid JSON: {text}"
+    return "the body holds a \\ud800-\\udfff escape that is no character (a lone surrogate), or a number JSON lacks"
+
+
+def exception_handler(metrics: Metrics) -> "_Handler":
+    """Litestar's hook: any exception of a handler to a response."""
+    return _Handler(metrics)
+
+
+class _Handler:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._log = log.get("api")
+
+    def __call__(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        mapped = self._map(request, error)
+        self._metrics.errors.labels(mapped.code or mapped.type).inc()
+        return Response(envelope(mapped), status_code=mapped.status, media_type=MediaType.JSON, headers=headers(mapped))
+
+    def _map(self, request: Request[Any, Any, Any], error: Exception) -> RequestError:
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, HTTPException) and error.status_code in _HTTP:
+            return _HTTP[error.status_code](_http_text(request, error))
+        self._log.error("unhandled exception", path=request.url.path, exc_info=error)
+        return InternalError("the server failed on this request; its log has the details")
+
+
+def _http_text(request: Request[Any, Any, Any], error: HTTPException) -> str:
+    if error.status_code == 404:
+        return f"no route {request.method} {request.url.path}"
+    if error.status_code == 405:
+        return f"{request.url.path} does not take {request.method}"
+    if error.status_code == 413:
+        return "the body is larger than this server accepts"
+    return str(error.detail)

@@ -1,0 +1,57 @@
+"""Probes and metrics. They answer from the API process whatever the engine does, and need no key."""
+
+from typing import Any
+
+from litestar import MediaType, Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from forgelm.api.service import Service
+from forgelm.supervisor import Phase, Status
+
+
+def health_routes(service: Service) -> list[HTTPRouteHandler]:
+    """The handlers, bound to `service`."""
+
+    @get("/livez")
+    async def livez() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @get("/readyz")
+    async def readyz() -> Response[dict[str, Any]]:
+        status = service.supervisor.status
+        return Response(_readiness(status, service.model_id), status_code=_code(status))
+
+    @get("/health")
+    async def health() -> Response[dict[str, str]]:
+        status = service.supervisor.status
+        state = "ok" if status.phase is Phase.READY else status.phase.value
+        return Response({"status": state}, status_code=_code(status))
+
+    @get("/metrics", media_type=MediaType.TEXT)
+    async def metrics() -> Response[bytes]:
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return [livez, readyz, health, metrics]
+
+
+def _code(status: Status) -> int:
+    return 200 if status.phase is Phase.READY else 503
+
+
+def _readiness(status: Status, model: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"state": status.phase.value, "model": model, "restarts": status.restarts}
+    if status.phase is Phase.LOADING:
+        body["percent"] = round(status.percent, 1)
+    if status.reason:
+        body["reason"] = status.reason
+    if status.facts is not None:
+        facts = status.facts
+        body |= {
+            "description": facts.description,
+            "devices": list(facts.devices),
+            "context": facts.context,
+            "slots": facts.slots,
+            "kv_type": facts.kv_type,
+            "llama_cpp": facts.llama_build,
+        }
+    return body

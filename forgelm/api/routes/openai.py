@@ -1,0 +1,55 @@
+"""OpenAI's routes: chat and text completions, and the models."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from forgelm.api.answer import Answer
+from forgelm.api.generate import Generation
+from forgelm.api.prepare import Prepared
+from forgelm.api.service import Service
+from forgelm.api.wire import Model, ModelList
+from forgelm.errors import ModelNotFound
+
+THREAD_BYTES = 16 * 1024
+"""Bodies larger than this are prepared on a worker thread: a 32k-token prompt takes tens of milliseconds."""
+
+
+def openai_routes(service: Service) -> list[HTTPRouteHandler]:
+    """The handlers, bound to `service`."""
+
+    async def answer(request: Request[Any, Any, Any], prepare: Callable[[bytes, int], Prepared]) -> ASGIApp:
+        body = await request.body()
+        service.client.require_ready()
+        if len(body) > THREAD_BYTES:
+            prepared = await asyncio.to_thread(prepare, body, service.context)
+        else:
+            prepared = prepare(body, service.context)
+        return Answer(Generation(prepared, service.client, service.vocabulary.pieces), service.model_id)
+
+    @post("/v1/chat/completions")
+    async def chat_completions(request: Request[Any, Any, Any]) -> ASGIApp:
+        return await answer(request, service.preparer.chat)
+
+    @post("/v1/completions")
+    async def completions(request: Request[Any, Any, Any]) -> ASGIApp:
+        return await answer(request, service.preparer.completion)
+
+    def model() -> Model:
+        return Model(service.model_id, service.created, service.context, max_model_len=service.context)
+
+    @get("/v1/models")
+    async def models() -> ModelList:
+        return ModelList([model()])
+
+    @get("/v1/models/{model_id:str}")
+    async def one_model(model_id: str) -> Model:
+        if model_id != service.model_id:
+            raise ModelNotFound(f"this server serves {service.model_id!r}, not {model_id!r}", param="model")
+        return model()
+
+    return [chat_completions, completions, models, one_model]

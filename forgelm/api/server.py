@@ -1,0 +1,76 @@
+"""Runs the app on uvicorn: one socket that is ours, and what a person sees when it is ready and when it can't start."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from forgelm.api.app import make_app
+from forgelm.api.service import DRAIN_SECONDS, Service
+from forgelm.config import Profile
+from forgelm.errors import EngineError
+from forgelm.supervisor import Command, Phase
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 picks a free one. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class ApiServer:
+    """One served profile, from the first socket to the last request."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        model: Path,
+        command: Command,
+        *,
+        api_keys: tuple[str, ...] = (),
+        on_ready: Callable[[Service], None] = lambda _: None,
+    ) -> None:
+        """Open the model's text side. Raises `ModelError`."""
+        self._failure = ""
+        self._on_ready = on_ready
+        self._service = Service(profile, model, command)
+        app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(DRAIN_SECONDS),
+            )
+        )
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until a signal. Raises `EngineError` when the engine could not be started at all."""
+        self._service.supervisor.on_status = self._watch
+        try:
+            self._server.run(sockets=[listener])
+        finally:
+            listener.close()
+        if self._failure:
+            raise EngineError(self._failure)
+
+    def _watch(self) -> None:
+        if self._service.supervisor.status.phase is Phase.READY:
+            self._on_ready(self._service)
+
+    def _give_up(self, reason: str) -> None:
+        self._failure = reason
+        self._server.should_exit = True

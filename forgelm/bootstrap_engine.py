@@ -1,0 +1,143 @@
+"""The engine's wheel: llama-cpp-python, compiled from its sdist once per processor and kept in the user's cache.
+
+Part of `forgelm/bootstrap.py`, so the standard library only. It knows where a wheel lies and how one is made, and
+nothing of the rest of `.venv`, whose pip it uses.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+from forgelm import paths
+from forgelm.bootstrap_run import Progress, SetupError, clock, exclusive, fail, log_path, run_pip
+
+NAME = "llama-cpp-python"
+CMAKE_ARGS = "-DLLAVA_BUILD=OFF"
+BUILD_VARIABLES = ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS")
+"""What changes the compiled code, beside the processor."""
+CORE_SECONDS = 420
+"""Processor time of one compilation (measured), for the first guess at how long it takes."""
+
+CPU_FEATURE = re.compile(r"v?p?(sse|ssse|avx|amx|fma|bmi|aes|sha|gfni|clmul|f16c|popcnt|abm|movbe|adx|xop|apx)")
+"""Kernels add flags for bugs and mitigations with every update; only what a compiler can use names a wheel."""
+
+
+def wheel_key(version: str, build: dict[str, str]) -> str:
+    """Names a compiled wheel: equal keys run on the same machines. Python's version is no part of it (ctypes)."""
+    variables = [f"{name}={build[name]}" for name in BUILD_VARIABLES if build[name]]
+    parts = [version, CMAKE_ARGS, *variables, platform.machine(), c_library(), *cpu_features()]
+    return f"{NAME}-{version}-{platform.machine()}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
+
+
+def c_library() -> str:
+    """Name and version of the C library: code linked with a newer one doesn't load on an older (a shared home)."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
+
+
+def cpu_features() -> list[str]:
+    """Instruction sets of this processor: llama.cpp compiles with `-march=native`, so they decide who can run it."""
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name.strip() == "flags":
+                return sorted(flag for flag in value.split() if CPU_FEATURE.match(flag))
+            if name.strip() == "Features":  # 64-bit ARM
+                return sorted(value.split())
+    return [platform.processor()]
+
+
+def wheels_dir(key: str) -> Path:
+    """Where the compiled wheel of that key lies, with the log of its compilation."""
+    return paths.cache_dir() / "wheels" / key
+
+
+def find_wheel(key: str) -> Path | None:
+    """The compiled wheel of that key, if this machine has it."""
+    return next(wheels_dir(key).glob("*.whl"), None)
+
+
+def check_compilers(build: dict[str, str]) -> None:
+    """Raise `SetupError` with a line for each tool that compiling needs and that isn't here."""
+    needs = {
+        "gcc": (build["CC"] or "cc", "gcc", "clang"),
+        "g++": (build["CXX"] or "c++", "g++", "clang++"),
+        "make": ("make", "gmake"),
+    }
+    missing = [tool for tool, names in needs.items() if not any(shutil.which(name.split()[0]) for name in names)]
+    if missing:
+        raise SetupError("\n".join(f"{tool} is missing: sudo apt install {tool}" for tool in missing))
+
+
+def compiled_wheel(python: Path, key: str, build: dict[str, str], locked: str) -> Path:
+    """The wheel in the cache, compiled now if it isn't there.
+
+    `locked` is the package's block of the lock file. Raises `SetupError` after printing the end of the log.
+    """
+    directory = wheels_dir(key)
+    directory.mkdir(parents=True, exist_ok=True)
+    with exclusive(directory, "another compilation of llama.cpp"):
+        wheel = find_wheel(key)
+        if wheel is None:
+            sources = fetch_sources(python, directory / "work", locked)
+            wheel = compile_wheel(python, sources, directory, build)
+            shutil.rmtree(directory / "work")
+    return wheel
+
+
+def fetch_sources(python: Path, work: Path, locked: str) -> Path:
+    """The unpacked sdist, its hash checked against the lock. Its path is stable, so that compiling can be resumed."""
+    sources = work / "sources"
+    if sources.is_dir():
+        return sources
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    requirements = work / "requirements.txt"
+    requirements.write_text(locked)
+    arguments = ["download", "--no-deps", "--no-binary", NAME, "--require-hashes", "-d", str(work)]
+    log = log_path("sources")
+    if run_pip(python, [*arguments, "-r", str(requirements)], log=log, progress=Progress("Sources of llama.cpp")):
+        fail("The sources of llama-cpp-python can't be fetched (that needs the network).", log)
+    with tarfile.open(next(work.glob("*.tar.gz"))) as archive:
+        archive.extractall(work / "unpacked")
+    next((work / "unpacked").iterdir()).rename(sources)
+    return sources
+
+
+def compile_wheel(python: Path, sources: Path, directory: Path, build: dict[str, str]) -> Path:
+    """Compile into `directory`, showing how far it is. An interrupted build is resumed, a failed one starts afresh."""
+    cores = len(os.sched_getaffinity(0))
+    log = directory / "build.log"
+    print(f"Compiling llama.cpp for this processor, once: about {clock(CORE_SECONDS / cores)} min on {cores} cores")
+    print(f"  log: {log}", flush=True)
+    progress = Progress("llama.cpp", CORE_SECONDS / cores)
+
+    def count(line: str) -> None:
+        if match := re.match(r"\s*\[(\d+)/(\d+)\] ", line):
+            progress.update(int(match[1]), int(match[2]))
+
+    objects, out = sources.parent / "build", sources.parent / "out"
+    arguments = ["wheel", "-v", "--no-deps", f"--config-settings=build-dir={objects}", "-w", str(out), str(sources)]
+    variables = {name: value for name, value in build.items() if value}
+    # The user's own come last: CMake lets the last of two win.
+    variables["CMAKE_ARGS"] = f"{CMAKE_ARGS} {build['CMAKE_ARGS']}".strip()
+    if run_pip(python, arguments, log=log, progress=progress, on_line=count, variables=variables):
+        shutil.rmtree(objects, ignore_errors=True)
+        fail("llama.cpp didn't compile.", log)
+    wheel = next(out.glob("*.whl"))
+    return wheel.rename(directory / wheel.name)
+
+
+def install_wheel(python: Path, wheel: Path) -> None:
+    """Install the compiled wheel over whatever build of it is there."""
+    log = log_path("engine")
+    arguments = ["install", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
+    if run_pip(python, arguments, log=log, progress=Progress("Engine")):
+        fail(f"The compiled wheel can't be installed; delete {wheel} to compile it again.", log)

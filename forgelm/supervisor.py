@@ -1,0 +1,298 @@
+"""The engine process's life: start, load, serve, restart, stop. Runs in the API process, on its event loop.
+
+One task owns the child. Messages go straight to the listener; what the engine's state is, everybody asks here. A child
+is alive when it makes progress: with work outstanding and no step for longer than the step was predicted to take plus
+a margin, it is killed and started again, with growing pauses, until it crashes so often that trying on is pointless.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from forgelm import log
+from forgelm.ipc.framing import FrameBuffer, FrameError, frame
+from forgelm.ipc.messages import (
+    Drain,
+    Fatal,
+    FromEngine,
+    Loading,
+    ModelFacts,
+    Ready,
+    Step,
+    ToEngine,
+    Working,
+    decode_from_engine,
+)
+
+PREDICTION_MARGIN = 10.0
+"""An announced step may take this many times its predicted seconds before it counts as hung."""
+LOAD_SILENCE_SECONDS = 600.0
+"""A load that reports nothing for so long is hung; slow disks are slower than one thinks."""
+BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+CRASH_LIMIT = 5
+"""Crashes in a row, each within HEALTHY_SECONDS of being ready, after which restarting stops."""
+HEALTHY_SECONDS = 60.0
+KILL_SECONDS = 2.0
+"""How long a child may take to end after its socket is closed."""
+
+
+class Phase(Enum):
+    """Where the engine is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What `/readyz` and errors tell of the engine."""
+
+    phase: Phase
+    percent: float = 0.0
+    """Of the load."""
+    reason: str = ""
+    """Why it is restarting or failed."""
+    restarts: int = 0
+    facts: ModelFacts | None = None
+    """Of the loaded model, while ready."""
+
+
+class Listener(Protocol):
+    """Whoever has requests in the engine."""
+
+    def on_step(self, step: Step) -> None:
+        """A step's results."""
+
+    def on_down(self, reason: str) -> None:
+        """The engine is gone; nothing more will come for any open request."""
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Whether the engine owes anybody anything."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """How to start the engine process."""
+
+    module: str
+    config: str
+    """Its second argument, JSON."""
+    environment: dict[str, str]
+    """Laid over this process's own."""
+
+
+class Supervisor:
+    """Starts and restarts one engine process and passes messages both ways."""
+
+    def __init__(self, command: Command, listener: Listener, hang_seconds: float) -> None:
+        self._command = command
+        self._listener = listener
+        self._hang_seconds = hang_seconds
+        self._log = log.get("supervisor")
+        self.status = Status(Phase.LOADING)
+        self.on_status: Callable[[], None] = lambda: None
+        """Called after every change of `status`."""
+        self.pid = 0
+        self.was_ready = False
+        self._link: _Link | None = None
+        self._stopping = False
+        self._last_progress = 0.0
+        self._allowed_silence = hang_seconds
+        self._crashes = 0
+
+    # --- what others ask ---
+
+    def send(self, message: ToEngine) -> None:
+        """Write a message to the engine; dropped when there is none, since `on_down` has told its requests so."""
+        if self._link is None:
+            return
+        if not self._listener.has_open_requests:
+            # The engine was silent because nobody asked anything of it.
+            self._progress(self._hang_seconds)
+        self._link.write(frame(message))
+
+    async def run(self) -> None:
+        """Keep an engine running until `stop`, or until it has failed for good."""
+        while not self._stopping:
+            reason = await self._one_life()
+            self._listener.on_down(reason)
+            if self._stopping or self.status.phase is Phase.FAILED:
+                break
+            await self._pause(reason)
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Let the engine finish what it has for up to `drain_seconds`, then end it."""
+        self._stopping = True
+        link = self._link
+        if link is not None:
+            link.write(frame(Drain()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_seconds):
+                    await link.closed.wait()
+            link.close()
+        self._set(Status(Phase.STOPPED))
+
+    # --- one child ---
+
+    async def _one_life(self) -> str:
+        """Start a child and stay with it to its end; returns why it ended."""
+        ours, theirs = socket.socketpair()
+        process = await self._spawn(theirs)
+        theirs.close()
+        self.pid = process.pid
+        link = self._link = _Link(self._on_message)
+        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+        self._progress(LOAD_SILENCE_SECONDS)
+        began = time.monotonic()
+        try:
+            hung = await self._watch(link)
+            link.close()
+            reason = link.reason or await self._end(process, killed=hung)
+        finally:
+            self._link = None
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if time.monotonic() - began > HEALTHY_SECONDS:
+            self._crashes = 0
+        return reason
+
+    async def _spawn(self, connection: socket.socket) -> asyncio.subprocess.Process:
+        descriptor = connection.fileno()
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self._command.module,
+            str(descriptor),
+            self._command.config,
+            pass_fds=(descriptor,),
+            stdin=asyncio.subprocess.DEVNULL,
+            env=os.environ | self._command.environment,
+        )
+
+    async def _watch(self, link: "_Link") -> bool:
+        """Wait for the child's socket to close; True if it hung instead."""
+        while not link.closed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(1.0, self._hang_seconds / 4)):
+                    await link.closed.wait()
+            if self._hung():
+                return True
+        return False
+
+    def _hung(self) -> bool:
+        loading = self.status.phase is not Phase.READY
+        owes = loading or self._listener.has_open_requests
+        return owes and time.monotonic() - self._last_progress > self._allowed_silence
+
+    async def _end(self, process: asyncio.subprocess.Process, *, killed: bool) -> str:
+        if not killed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KILL_SECONDS):
+                    await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if killed:
+            return f"the engine made no progress for {self._allowed_silence:.0f} s and was killed"
+        code = process.returncode or 0
+        return f"the engine was killed by signal {-code}" if code < 0 else f"the engine exited with code {code}"
+
+    # --- messages ---
+
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case Step():
+                self._progress(self._hang_seconds)
+                self._listener.on_step(message)
+            case Working(seconds):
+                self._progress(self._hang_seconds + PREDICTION_MARGIN * seconds)
+            case Loading(fraction):
+                self._progress(LOAD_SILENCE_SECONDS)
+                self._set(Status(Phase.LOADING, 100 * fraction, self.status.reason, self.status.restarts))
+            case Ready(facts):
+                self._progress(self._hang_seconds)
+                self.was_ready = True
+                self._set(Status(Phase.READY, 100.0, restarts=self.status.restarts, facts=facts))
+                self._log.info("engine ready", model=facts.description, seconds=round(facts.load_seconds, 2))
+            case Fatal(reason, loading):
+                assert self._link is not None
+                self._link.reason = reason
+                if loading:
+                    self._set(Status(Phase.FAILED, reason=reason, restarts=self.status.restarts))
+
+    def _progress(self, allowed_silence: float) -> None:
+        self._last_progress = time.monotonic()
+        self._allowed_silence = allowed_silence
+
+    # --- restarts ---
+
+    async def _pause(self, reason: str) -> None:
+        """Wait before the next start, or give up."""
+        self._crashes += 1
+        restarts = self.status.restarts + 1
+        if self._crashes >= CRASH_LIMIT:
+            self._set(Status(Phase.FAILED, reason=f"{reason}; {self._crashes} times in a row", restarts=restarts))
+            self._log.error("engine failed for good", reason=reason, crashes=self._crashes)
+            self._stopping = True
+            return
+        seconds = BACKOFF_SECONDS[min(self._crashes, len(BACKOFF_SECONDS)) - 1]
+        self._set(Status(Phase.RESTARTING, reason=reason, restarts=restarts))
+        self._log.warning("engine down, restarting", reason=reason, pause=seconds)
+        await asyncio.sleep(seconds)
+
+    def _set(self, status: Status) -> None:
+        self.status = status
+        self.on_status()
+
+
+class _Link(asyncio.Protocol):
+    """The API's end of the socket: bytes to messages, without a task or an await per message."""
+
+    def __init__(self, receive: "_Receiver") -> None:
+        self._receive = receive
+        self._buffer = FrameBuffer()
+        self._transport: asyncio.Transport | None = None
+        self.closed = asyncio.Event()
+        self.reason = ""
+        """The engine's own words for why it ended."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._buffer.feed(data):
+                self._receive(decode_from_engine(body))
+        except (FrameError, msgspec.DecodeError) as error:
+            self.reason = f"the engine sent nonsense: {error}"
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def write(self, data: bytes) -> None:
+        """Send without waiting; the engine drains its inbox at each step."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the socket, which tells the engine to end."""
+        if self._transport is not None:
+            self._transport.close()
+        self.closed.set()
+
+
+class _Receiver(Protocol):
+    def __call__(self, message: FromEngine, /) -> None: ...
