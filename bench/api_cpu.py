@@ -18,7 +18,7 @@ from pathlib import Path
 from bench import machine
 from bench.load import Prompts, Sizes, clients
 from bench.rows import Row, evaluate, number, table
-from bench.servers import Kind, ServerError, Settings, forgelm, running
+from bench.servers import Kind, ServerError, Settings, end_on_signals, forgelm, running
 from bench.sse import AnswerError, Endpoint
 
 CLIENTS = 8
@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--completions", action="store_true", help="/v1/completions instead of chat")
     arguments = parser.parse_args()
+    end_on_signals()
     try:
         figures = run(arguments)
     except (ServerError, AnswerError, OSError) as error:

@@ -247,6 +247,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     arguments = parse_arguments()
+    servers.end_on_signals()
     unknown = set(arguments.only.split(",")) - set(ROWS)
     if unknown:
         print(f"compare: no scenario {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}", file=sys.stderr)

@@ -2,9 +2,9 @@
 
     python -m bench.engine_decode --model PATH      our side only; the comparison is `bench.compare --only decode`
 
-Starts the real engine process on a socket pair, as the supervisor does, and speaks its messages: no HTTP, no tokenizer,
-no template. B sequences with short random prompts decode together; the clock runs over steps in which all B got a token
-and nobody was prefilled. The peer's `S_TG` clocks the same number of such steps.
+Starts the real engine process on a socket pair, with the command and environment `forgelm serve` gives it, and speaks
+its messages: no HTTP, no tokenizer, no template. B sequences with short random prompts decode together; the clock runs
+over steps in which all B got a token and nobody was prefilled. The peer's `S_TG` clocks the same number of such steps.
 """
 
 import argparse
@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
 from bench.load import Metrics
 from bench.servers import REPOSITORY, Settings
-from forgelm.config import Engine
-from forgelm.engine.main import EngineConfig
+from forgelm.commands.serve import engine_command
+from forgelm.config import Profile, load_profile
 from forgelm.ipc.framing import FrameBuffer, frame
 from forgelm.ipc.messages import Abort, Fatal, FromEngine, Generate, Ready, Sampling, Step, decode_from_engine
+from forgelm.machine import read_machine
 
 TIMEOUT = 120.0
 SLACK = 160
@@ -137,14 +136,13 @@ class EngineProcess:
 @contextlib.contextmanager
 def engine(settings: Settings, parallel: int) -> Iterator[tuple[EngineProcess, Ready]]:
     """The engine process, ready, with `parallel` slots; ended and waited for on the way out."""
-    options = Engine(context=settings.context, parallel=parallel, n_batch=512, threads=settings.threads)
-    config = EngineConfig(str(settings.model), options, settings.threads, log_level="warning")
+    command = engine_command(_profile(settings, parallel), settings.model, read_machine(), "warning")
     ours, theirs = socket.socketpair()
     ours.settimeout(TIMEOUT)
     process = subprocess.Popen(
-        [sys.executable, "-m", "forgelm.engine.main", str(theirs.fileno()), msgspec.json.encode(config).decode()],
+        [sys.executable, "-m", command.module, str(theirs.fileno()), command.config],
         pass_fds=[theirs.fileno()],
-        env=environment(options),
+        env={**os.environ, **command.environment},
         cwd=REPOSITORY,
     )
     theirs.close()
@@ -163,9 +161,9 @@ def engine(settings: Settings, parallel: int) -> Iterator[tuple[EngineProcess, R
             process.wait()
 
 
-def environment(_options: Engine) -> dict[str, str]:
-    """The engine's environment, as the supervisor sets it."""
-    return {**os.environ, "GGML_NO_BACKTRACE": "1"}
+def _profile(settings: Settings, parallel: int) -> Profile:
+    overrides = {"context": settings.context, "parallel": parallel, "threads": settings.threads}
+    return load_profile("starter").with_overrides({f"engine.{name}": value for name, value in overrides.items()})
 
 
 def measure(settings: Settings, work: Work) -> Metrics:

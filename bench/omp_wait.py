@@ -26,6 +26,7 @@ from typing import Any
 
 from bench import machine
 from bench.rows import number
+from bench.servers import end_on_signals
 from bench.stats import percentile
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -167,7 +168,7 @@ def collect(arguments: argparse.Namespace) -> tuple[dict[Key, list[Steps]], floa
         for load in NEIGHBOURS:
             # Each round starts with another setting, so that drift doesn't favour one.
             for setting in names[index % len(names) :] + names[: index % len(names)]:
-                machine.wait_for_quiet(arguments.quiet, 30.0)
+                machine.wait_for_quiet(arguments.quiet, arguments.patience)
                 for steps in measure(arguments, setting, load):
                     runs.setdefault((load, setting, steps.batch), []).append(steps)
         print(f"  round {index + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
@@ -204,6 +205,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet", type=float, default=0.1, metavar="CORES", help="wait until others use less")
+    parser.add_argument("--patience", type=float, default=120.0, metavar="SECONDS", help="for --quiet")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--neighbour", type=float, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -214,6 +216,7 @@ def main() -> int:
     if arguments.child:
         child(arguments.model, arguments.threads)
         return 0
+    end_on_signals()
     runs, competing = collect(arguments)
     lines = [summary(key, runs[key]) for key in sorted(runs, key=_order)]
     print_table(lines)

@@ -133,7 +133,7 @@ class Server:
     def stop(self) -> None:
         """Ask it to end, then insist, its children included."""
         pids = machine.tree(self.process.pid)
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -173,6 +173,19 @@ def _answers(url: str) -> bool:
     except OSError:
         # Refused, reset, timed out, or a status over 399: not ready yet.
         return False
+
+
+def end_on_signals() -> None:
+    """Let SIGINT and SIGTERM unwind the stack, so that no server is left behind.
+
+    Python ends on SIGTERM without that, and a shell starts background jobs with SIGINT ignored.
+    """
+
+    def stop(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
 
 
 def free_port() -> int:
