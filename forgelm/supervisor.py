@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -268,8 +268,8 @@ class _Link(asyncio.Protocol):
         """The engine's own words for why it ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do what asyncio.Transport says without being one.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:
