@@ -123,6 +123,15 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep an engine running until `stop`, or until it has failed for good."""
+        try:
+            await self._live()
+        except Exception as error:
+            # A bug here must not leave a server that says "loading" for ever.
+            self._log.exception("the supervisor failed")
+            self._set(Status(Phase.FAILED, reason=f"the supervisor failed: {error!r}"))
+            self._listener.on_down(self.status.reason)
+
+    async def _live(self) -> None:
         while not self._stopping:
             reason = await self._one_life()
             self._listener.on_down(reason)
