@@ -198,21 +198,26 @@ def check_models(chosen: config.Profile | None) -> Iterator[Check]:
 
 def _check_model(name: str, model: config.ModelSource, *, wanted: bool) -> Check:
     title, path = f"model {name}", model.path()
-    pull = f"`forgelm pull {name}` fetches it ({_size(model.bytes)})"
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError:
-        return Check(title, "warn" if wanted else "ok", f"{path} is absent", pull if wanted else "")
+        return Check(title, "warn" if wanted else "ok", f"{path} is absent", _source(name, model) if wanted else "")
     except OSError as error:
         return Check(title, "fail", f"{path}: {error.strerror}", "make it readable for this user")
-    again = f"remove it and run `forgelm pull {name}`"
+    again = f"remove it; then {_source(name, model)}"
     if magic != b"GGUF":
         return Check(title, "fail", f"{path} is not a GGUF file", again)
     if model.bytes and size != model.bytes:
         return Check(title, "fail", f"{path} has {size:,} bytes instead of {model.bytes:,}", again)
     return Check(title, "ok", f"{path} ({_size(size)})")
+
+
+def _source(name: str, model: config.ModelSource) -> str:
+    if model.repo:
+        return f"download {model.file} ({_size(model.bytes)}) of {model.repo} to {model.path().parent}"
+    return f"run `forgelm pull {name}`"
 
 
 def check_disk(directory: Path, chosen: config.Profile | None) -> Check:
