@@ -6,6 +6,7 @@ is promised to a client. Results of a step are merged into mailboxes without wai
 
 import asyncio
 import time
+from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -111,6 +112,8 @@ class EngineClient:
         self._waiting_tokens = 0
         self._supervisor: Supervisor | None = None
         self.stats = IDLE
+        self.on_first_answer: Callable[[], None] | None = None
+        """Called once, when the first request has been answered in full."""
 
     def attach(self, supervisor: Supervisor) -> None:
         """Talk to the engine through `supervisor`; gauges read from here on."""
@@ -237,6 +240,9 @@ class EngineClient:
         box.finish = reason
         self._metrics.requests.labels(reason).inc()
         self._metrics.cached_tokens.inc(box.cached)
+        if self.on_first_answer is not None and reason in ("stop", "length"):
+            callback, self.on_first_answer = self.on_first_answer, None
+            callback()
         return True
 
     # --- time ---

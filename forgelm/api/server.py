@@ -37,11 +37,13 @@ class ApiServer:
         *,
         api_keys: tuple[str, ...] = (),
         on_ready: Callable[[Service], None] = lambda _: None,
+        on_first_answer: Callable[[], None] | None = None,
     ) -> None:
         """Open the model's text side. Raises `ModelError`."""
         self._failure = ""
         self._on_ready = on_ready
         self._service = Service(profile, model, command)
+        self._service.client.on_first_answer = on_first_answer
         app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)
         self._server = uvicorn.Server(
             uvicorn.Config(

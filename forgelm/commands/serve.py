@@ -14,9 +14,10 @@ from forgelm.config import EngineConfig, KVType, Mode, Profile, load_profile
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
-from forgelm.selection import choose_profile, require_usable_gpu, shipped_profiles
+from forgelm.selection import Choice, choose_profile, require_usable_gpu, shipped_profiles
 from forgelm.supervisor import Command
 
+STARTER = "starter"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -98,10 +99,23 @@ def read_keys(inline: str | None, file: Path | None) -> tuple[str, ...]:
 def _settle(name: str | None, machine: Machine) -> Profile:
     if name:
         return load_profile(name)
-    offload = build_info().gpu_offload
-    choice = choose_profile(machine, shipped_profiles(), offload, cuda_major=loaded_cuda_major())
+    choice = _choice(machine)
     click.echo(f"profile {choice.profile.name}: {choice.why}", err=True)
     return choice.profile
+
+
+def _choice(machine: Machine) -> Choice:
+    return choose_profile(machine, shipped_profiles(), build_info().gpu_offload, cuda_major=loaded_cuda_major())
+
+
+def _explain_starter(machine: Machine) -> None:
+    """What comes after the smoke test."""
+    choice = _choice(machine)
+    click.echo(
+        "\nIt works. The starter is only a smoke test: 135M parameters answer fast and badly.\n"
+        f"For real use on this machine ({choice.why}):\n\n"
+        f"  forgelm serve --profile {choice.profile.name}    # {choice.profile.description}\n"
+    )
 
 
 def _with_model(profile: Profile, model: Path | None) -> Profile:
@@ -154,7 +168,14 @@ def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...],
         _announce(service, host, bound_port, with_key=bool(keys))
 
     command = engine_command(profile, model, machine, log_level)
-    server = ApiServer(profile, model, command, api_keys=keys, on_ready=announce)
+    server = ApiServer(
+        profile,
+        model,
+        command,
+        api_keys=keys,
+        on_ready=announce,
+        on_first_answer=(lambda: _explain_starter(machine)) if profile.name == STARTER else None,
+    )
     try:
         listener = listen(host, port)
     except OSError as error:
