@@ -8,6 +8,7 @@ import click
 import msgspec
 import rich_click
 
+from forgelm import log
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
 from forgelm.config import EngineConfig, KVType, Mode, Profile, load_profile
@@ -61,12 +62,13 @@ def serve(
     **overrides: Any,
 ) -> None:
     """Serve a model over an OpenAI-compatible API."""
+    level = ctx.find_root().params.get("log_level", "info")
+    log.configure(level)
     machine = read_machine()
     settled = _settle(profile, machine).with_overrides({_key(name): value for name, value in overrides.items()})
     settled = _with_model(settled, model)
     settled = _placed(settled, machine, allow_cpu=allow_cpu)
     keys = read_keys(api_key, api_key_file)
-    level = ctx.find_root().params.get("log_level", "info")
     _run(settled, model or settled.model.path(), machine, keys, level)
 
 
