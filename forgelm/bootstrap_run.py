@@ -122,10 +122,19 @@ def run_pip(
                 on_line(line.decode(errors="replace"))
             return child.wait()
         except BaseException:
-            os.killpg(child.pid, signal.SIGTERM)
+            stop(child)
             raise
         finally:
             progress.close()
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End the child and what runs under it, first in the way that lets pip and ninja tidy up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
+            os.killpg(child.pid, number)
+            child.wait(timeout=3)
+            return
 
 
 def ticking_lines(pipe: IO[bytes], tick: Callable[[], None]) -> Iterator[bytes]:
