@@ -38,7 +38,7 @@ LOAD_SILENCE_SECONDS = 600.0
 """A load that reports nothing for so long is hung; slow disks are slower than one thinks."""
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 CRASH_LIMIT = 5
-"""Crashes in a row, each within HEALTHY_SECONDS of being ready, after which restarting stops."""
+"""Crashes in a row, each before or within HEALTHY_SECONDS of being ready, after which restarting stops."""
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 2.0
 """How long a child may take to end after its socket is closed."""
@@ -105,7 +105,10 @@ class Supervisor:
         self.pid = 0
         self.was_ready = False
         self._link: _Link | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
+        """Set once no other child shall be started."""
+        self._ready_since = 0.0
+        """When the present child got ready; 0 before."""
         self._last_progress = 0.0
         self._allowed_silence = hang_seconds
         self._crashes = 0
@@ -125,29 +128,31 @@ class Supervisor:
         """Keep an engine running until `stop`, or until it has failed for good."""
         try:
             await self._live()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A bug here must not leave a server that says "loading" for ever.
             self._log.exception("the supervisor failed")
             self._set(Status(Phase.FAILED, reason=f"the supervisor failed: {error!r}"))
             self._listener.on_down(self.status.reason)
 
     async def _live(self) -> None:
-        while not self._stopping:
-            reason = await self._one_life()
+        while not self._stopping.is_set():
+            try:
+                reason = await self._one_life()
+            except OSError as error:
+                reason = f"the engine process can't be started: {error.strerror}"
             self._listener.on_down(reason)
-            if self._stopping or self.status.phase is Phase.FAILED:
+            if self._stopping.is_set() or self.status.phase is Phase.FAILED:
                 break
             await self._pause(reason)
 
     async def stop(self, drain_seconds: float) -> None:
-        """Let the engine finish what it has for up to `drain_seconds`, then end it."""
-        self._stopping = True
+        """Let a ready engine finish what it has for up to `drain_seconds`, then end it; one that loads is ended now."""
+        self._stopping.set()
         link = self._link
         if link is not None:
-            link.write(frame(Drain()))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(drain_seconds):
-                    await link.closed.wait()
+            if self.status.phase is Phase.READY:
+                link.write(frame(Drain()))
+                await _happens(link.closed, drain_seconds)
             link.close()
         self._set(Status(Phase.STOPPED))
 
@@ -155,29 +160,43 @@ class Supervisor:
 
     async def _one_life(self) -> str:
         """Start a child and stay with it to its end; returns why it ended."""
-        ours, theirs = socket.socketpair()
-        process = await self._spawn(theirs)
-        theirs.close()
+        process, ours = await self._spawn()
         self.pid = process.pid
-        link = self._link = _Link(self._on_message)
-        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
-        self._progress(LOAD_SILENCE_SECONDS)
-        began = time.monotonic()
+        link = _Link(self._on_message)
         try:
-            hung = await self._watch(link)
-            link.close()
-            reason = link.reason or await self._end(process, killed=hung)
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+            self._link = link
+            if self._stopping.is_set():
+                # Asked while the child was being started, when there was nothing to tell it to yet.
+                link.close()
+            reason = await self._stay(process, link)
         finally:
             self._link = None
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if time.monotonic() - began > HEALTHY_SECONDS:
+        if self._ready_since and time.monotonic() - self._ready_since > HEALTHY_SECONDS:
             self._crashes = 0
         return reason
 
-    async def _spawn(self, connection: socket.socket) -> asyncio.subprocess.Process:
-        descriptor = connection.fileno()
+    async def _stay(self, process: asyncio.subprocess.Process, link: "_Link") -> str:
+        self._ready_since = 0.0
+        self._progress(LOAD_SILENCE_SECONDS)
+        hung = await self._watch(link)
+        link.close()
+        return link.reason or await self._end(process, killed=hung)
+
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
+        """A new child and our end of its socket. Raises `OSError`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                return await self._start_process(theirs.fileno()), ours
+            except BaseException:
+                ours.close()
+                raise
+
+    async def _start_process(self, descriptor: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -191,10 +210,15 @@ class Supervisor:
 
     async def _watch(self, link: "_Link") -> bool:
         """Wait for the child's socket to close; True if it hung instead."""
-        while not link.closed.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(1.0, self._hang_seconds / 4)):
-                    await link.closed.wait()
+        interval = min(1.0, self._hang_seconds / 4)
+        before = time.monotonic()
+        while not await _happens(link.closed, interval):
+            now = time.monotonic()
+            late = now - before - interval
+            if late > interval:
+                # It was this process that stood still (Ctrl-Z, a frozen container): messages may lie unread.
+                self._last_progress += late
+            before = now
             if self._hung():
                 return True
         return False
@@ -232,6 +256,7 @@ class Supervisor:
             case Ready(facts):
                 self._progress(self._hang_seconds)
                 self.was_ready = True
+                self._ready_since = time.monotonic()
                 self._set(Status(Phase.READY, 100.0, restarts=self.status.restarts, facts=facts))
                 self._log.info("engine ready", model=facts.description, seconds=round(facts.load_seconds, 2))
             case Fatal(reason, loading):
@@ -253,16 +278,24 @@ class Supervisor:
         if self._crashes >= CRASH_LIMIT:
             self._set(Status(Phase.FAILED, reason=f"{reason}; {self._crashes} times in a row", restarts=restarts))
             self._log.error("engine failed for good", reason=reason, crashes=self._crashes)
-            self._stopping = True
+            self._stopping.set()
             return
         seconds = BACKOFF_SECONDS[min(self._crashes, len(BACKOFF_SECONDS)) - 1]
         self._set(Status(Phase.RESTARTING, reason=reason, restarts=restarts))
         self._log.warning("engine down, restarting", reason=reason, pause=seconds)
-        await asyncio.sleep(seconds)
+        await _happens(self._stopping, seconds)
 
     def _set(self, status: Status) -> None:
         self.status = status
         self.on_status()
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    """Whether `event` is set, now or within `seconds`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class _Link(asyncio.Protocol):
