@@ -17,6 +17,8 @@ from forgelm.engine.plan import Draw
 Logits = npt.NDArray[np.float32]
 
 _COUNTER = struct.Struct("<QII")
+FIRST_NUCLEUS = 64
+"""Entries among which a nucleus is looked for first."""
 _BLOCK = 256
 """Entries per block of the exact top-k: the k highest lie in the k blocks with the highest maxima."""
 
@@ -33,13 +35,20 @@ def draw_token(logits: Logits, draw: Draw) -> int:
     if sampling.min_p > 0.0:
         weights[weights < sampling.min_p * weights.max()] = 0.0
     if sampling.top_p < 1.0:
-        weights = _nucleus(weights, sampling.top_p)
-    cumulative = np.cumsum(weights)
-    point = uniform(sampling.seed, draw.choice, draw.index) * cumulative[-1]
-    at = int(np.searchsorted(cumulative, point, side="right"))
-    # Rounding can put `point` on the total itself; the last candidate with any weight is meant then.
-    at = min(at, int(np.flatnonzero(weights)[-1]))
+        kept = _nucleus(weights, sampling.top_p)
+        weights = weights[kept]
+        ids = kept if ids is None else ids[kept]
+    at = _pick(weights, uniform(sampling.seed, draw.choice, draw.index))
     return at if ids is None else int(ids[at])
+
+
+def _pick(weights: Logits, point: float) -> int:
+    """The index whose share of the summed weights holds `point`, a number in [0, 1)."""
+    # In float32 a sum over a whole vocabulary would lose the small weights at its end.
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    at = int(np.searchsorted(cumulative, point * cumulative[-1], side="right"))
+    # Rounding can put the point on the total itself; the last candidate with any weight is meant then.
+    return at if at < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
 def uniform(seed: int, choice: int, index: int) -> float:
@@ -84,14 +93,22 @@ def _candidates(logits: Logits, top_k: int, temperature: float) -> tuple[npt.NDA
     return None, logits / np.float32(temperature)
 
 
-def _nucleus(weights: Logits, top_p: float) -> Logits:
-    """Keep the fewest highest weights whose sum reaches `top_p` of the total; at least one."""
-    order = np.argsort(-weights, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    keep = int(np.searchsorted(cumulative, top_p * cumulative[-1], side="left")) + 1
-    kept = np.zeros_like(weights)
-    kept[order[:keep]] = weights[order[:keep]]
-    return kept
+def _nucleus(weights: Logits, top_p: float) -> npt.NDArray[np.intp]:
+    """Indices, ascending, of the fewest highest weights whose sum reaches `top_p` of the total; at least one.
+
+    Usually a few dozen entries hold that share: they are looked for among ever more of the highest, since sorting a
+    whole vocabulary takes milliseconds per token.
+    """
+    wanted = top_p * float(weights.sum(dtype=np.float64))
+    most = FIRST_NUCLEUS
+    while True:
+        highest = top_k_ids(weights, most)
+        highest = highest[np.lexsort((highest, -weights[highest]))]
+        reached = np.cumsum(weights[highest], dtype=np.float64)
+        keep = int(np.searchsorted(reached, wanted, side="left")) + 1
+        if keep <= len(highest) or len(highest) == len(weights):
+            return np.sort(highest[:keep])
+        most *= 8
 
 
 def _penalised(logits: Logits, generated: Mapping[int, int], penalty: float) -> Logits:
