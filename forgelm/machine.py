@@ -306,7 +306,7 @@ def check_port(host: str, number: int) -> Port:
     """Try to listen on `host`:`number` and let go at once; 0 (any free port) is always free."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter for what can be no host name at all
         return Port(host, number, f"{host} is not an address of this machine")
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As servers do: connections of an earlier run that still linger don't count as taken.

@@ -90,9 +90,7 @@ def require_usable_gpu(
     """
     if not needs_gpu(profile.engine):
         return profile
-    problem = gpu_problem(machine, gpu_offload_supported, cuda_major) or _missing_cards(
-        profile.engine, machine
-    )
+    problem = gpu_problem(machine, gpu_offload_supported, cuda_major) or _missing_cards(profile.engine, machine)
     if not problem:
         return profile
     if allow_cpu:
