@@ -1,6 +1,7 @@
 """Every failure as OpenAI's error envelope, in a response or inside a stream."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -23,6 +24,8 @@ from forgelm.metrics import Metrics
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
+_MAX_DEPTH = 32
+"""How far down a broken body is searched for the value that broke it."""
 _HTTP: dict[int, type[RequestError]] = {
     400: InvalidRequest,
     401: Unauthorized,
@@ -57,16 +60,45 @@ def decode_problem(error: Exception, body: bytes) -> InvalidRequest:
         body.decode()
     except UnicodeDecodeError as bad:
         return InvalidRequest(f"the body is not UTF-8: byte {bad.start} is invalid")
-    return InvalidRequest(_json_problem(text, body))
+    return _json_problem(text, body)
 
 
-def _json_problem(text: str, body: bytes) -> str:
-    """msgspec reports a lone surrogate as truncated input; Python's decoder accepts it, which tells them apart."""
+def _json_problem(text: str, body: bytes) -> InvalidRequest:
+    """msgspec names no field where JSON itself is broken. Python's decoder takes what clients in Python and JavaScript
+    send by mistake, NaN and lone surrogates, and so can tell which field holds it."""
     try:
-        json.loads(body)
+        found = _unsound(json.loads(body))
     except (ValueError, RecursionError):
-        return f"the body is not valid JSON: {text}"
-    return "the body holds a \\ud800-\\udfff escape that is no character (a lone surrogate), or a number JSON lacks"
+        found = None
+    if found is None:
+        return InvalidRequest(f"the body is not valid JSON: {text}")
+    path, problem = found
+    path = path.removeprefix(".").encode(errors="replace").decode()[:100]
+    return InvalidRequest(f"{path}: {problem}" if path else problem, param=path or None)
+
+
+def _unsound(value: Any, depth: int = 0) -> tuple[str, str] | None:
+    """Where the first value lies that JSON can't hold, and what is wrong with it."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ("", "NaN and Infinity are no numbers in JSON")
+    if isinstance(value, str):
+        return None if _is_text(value) else ("", "a \\ud800-\\udfff escape that is no character (a lone surrogate)")
+    if not isinstance(value, dict | list) or depth == _MAX_DEPTH:
+        return None
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        found = _unsound(inner, depth + 1)
+        if found is not None:
+            return (f".{key}" if isinstance(key, str) else f"[{key}]") + found[0], found[1]
+    return None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def exception_handler(metrics: Metrics) -> "_Handler":
@@ -87,8 +119,8 @@ class _Handler:
     def _map(self, request: Request[Any, Any, Any], error: Exception) -> RequestError:
         if isinstance(error, RequestError):
             return error
-        if isinstance(error, HTTPException) and error.status_code in _HTTP:
-            return _HTTP[error.status_code](_http_text(request, error))
+        if isinstance(error, HTTPException) and error.status_code < 500:
+            return _HTTP.get(error.status_code, InvalidRequest)(_http_text(request, error))
         self._log.error("unhandled exception", path=request.url.path, exc_info=error)
         return InternalError("the server failed on this request; its log has the details")
 

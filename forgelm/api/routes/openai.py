@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from litestar import Request, get, post
+from litestar.exceptions import InternalServerException
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from forgelm.api.answer import Answer
@@ -13,17 +15,25 @@ from forgelm.api.generate import Generation
 from forgelm.api.prepare import Prepared
 from forgelm.api.service import Service
 from forgelm.api.wire import Model, ModelList
-from forgelm.errors import ModelNotFound
+from forgelm.errors import InvalidRequest, ModelNotFound
 
 THREAD_BYTES = 16 * 1024
 """Bodies larger than this are prepared on a worker thread: a 32k-token prompt takes tens of milliseconds."""
+
+
+async def _read(request: Request[Any, Any, Any]) -> bytes:
+    try:
+        return await request.body()
+    except InternalServerException:
+        # Litestar's word for a client that left while it sent its request; no failure of ours, and nobody reads this.
+        raise InvalidRequest("the client left before its request was complete") from None
 
 
 def openai_routes(service: Service) -> list[HTTPRouteHandler]:
     """The handlers, bound to `service`."""
 
     async def answer(request: Request[Any, Any, Any], prepare: Callable[[bytes, int], Prepared]) -> ASGIApp:
-        body = await request.body()
+        body = await _read(request)
         service.client.require_ready()
         if len(body) > THREAD_BYTES:
             prepared = await asyncio.to_thread(prepare, body, service.context)
@@ -47,9 +57,9 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
         return ModelList([model()])
 
     @get("/v1/models/{model_id:str}")
-    async def one_model(model_id: str) -> Model:
+    async def one_model(model_id: FromPath[str]) -> Model:
         if model_id != service.model_id:
-            raise ModelNotFound(f"this server serves {service.model_id!r}, not {model_id!r}", param="model")
+            raise ModelNotFound(f"this server serves {service.model_id!r}, not {model_id[:80]!r}", param="model")
         return model()
 
     return [chat_completions, completions, models, one_model]
