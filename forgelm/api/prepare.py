@@ -22,6 +22,8 @@ from forgelm.text.template import ChatTemplate
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 """Characters."""
+GREEDY_BELOW = 1e-5
+"""Lower temperatures are greedy: dividing logits by them overflows."""
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
@@ -74,7 +76,7 @@ class Preparer:
     def _check_common(self, request: GenerationRequest) -> None:
         served = (self._profile.model.id, self._profile.name)
         if request.model and request.model not in served:
-            raise ModelNotFound(f"this server serves {served[0]!r}, not {request.model!r}", param="model")
+            raise ModelNotFound(f"this server serves {served[0]!r}, not {request.model[:80]!r}", param="model")
         _refuse_unsupported(request)
 
     def _prompt(self, prompt: str | list[str | int]) -> bytes:
@@ -145,8 +147,9 @@ def _thinking(extra: dict[str, Any], *, default: bool) -> bool:
 
 def _sampling(request: GenerationRequest, defaults: SamplingDefaults) -> Sampling:
     """The request's values where it has any, then the profile's."""
+    temperature = _first(request.temperature, defaults.temperature)
     return Sampling(
-        temperature=_first(request.temperature, defaults.temperature),
+        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
         top_k=max(0, _first(request.top_k, defaults.top_k)),
         top_p=_first(request.top_p, defaults.top_p),
         min_p=_first(request.min_p, defaults.min_p),
@@ -189,6 +192,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
+    "bad_words": ([],),
     "echo": (False,),
     "suffix": ("",),
     "typical_p": (1,),
@@ -196,10 +200,16 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _asks_nothing(field: str, value: Any) -> bool:
+    # Python's 0 equals False, but `logprobs: 0` asks for something.
+    harmless = _HARMLESS.get(field, ())
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in harmless)
+
+
 def _refuse_unsupported(request: GenerationRequest) -> None:
     for field in Unsupported.__struct_fields__:
         value = getattr(request, field)
-        if value is not None and value not in _HARMLESS.get(field, ()):
+        if value is not None and not _asks_nothing(field, value):
             raise UnsupportedParameter(
                 f"{field} is not supported by this version, and ignoring it would change the answer", param=field
             )

@@ -49,10 +49,15 @@ class Unsupported(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    structured_outputs: Any = None
+    regex: Any = None
+    ebnf: Any = None
     grammar: Any = None
     json_schema: Any = None
     min_tokens: int | None = None
     stop_token_ids: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
     echo: bool | None = None
     suffix: str | None = None
     audio: Any = None
