@@ -9,10 +9,11 @@ from contextlib import suppress
 
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
+from forgelm import log
 from forgelm.api.errors import envelope, headers
 from forgelm.api.generate import Generation
 from forgelm.api.sse import PING, Writer
-from forgelm.errors import EngineFailed
+from forgelm.errors import EngineFailed, InternalError, RequestError
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -47,23 +48,25 @@ class Answer:
             while (await receive())["type"] != "http.disconnect":
                 pass
             self._generation.abort()
-            self._generation.box.wake(0.0)
+            self._generation.box.wake()
 
     async def _stream(self, send: Send) -> None:
-        writer, generation = self._writer, self._generation
+        writer, generation, box = self._writer, self._generation, self._generation.box
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         await send(_body(writer.opening()))
         finish = None
         while finish is None:
             try:
                 text, finish = await generation.next()
-            except EngineFailed as error:
-                await send(_body(b"data: " + envelope(error) + b"\n\n", more=False))
+            except Exception as error:  # noqa: BLE001  the status line is out: the stream itself must say that it failed
+                await send(_body(b"data: " + envelope(_reported(error)) + b"\n\n", more=False))
                 return
             if text:
                 await send(_body(writer.delta(text)))
-            elif finish is None and not generation.box.tokens:
+                box.touched = box.last_token
+            elif box.ping_due and finish is None:
                 await send(_body(PING))
+            box.ping_due = False
         await send(_body(b"" if finish == "abort" else writer.closing(finish), more=False))
 
     async def _whole(self, send: Send) -> None:
@@ -78,6 +81,14 @@ class Answer:
             texts.append(text)
         if finish != "abort":
             await _send_json(send, 200, self._writer.whole("".join(texts), finish), {})
+
+
+def _reported(error: Exception) -> RequestError:
+    """What a client is told of `error`; a bug of ours goes to the log."""
+    if isinstance(error, EngineFailed):
+        return error
+    log.get("api").error("unhandled exception in a stream", exc_info=error)
+    return InternalError("the server failed on this request; its log has the details")
 
 
 def _body(data: bytes, *, more: bool = True) -> HTTPResponseBodyEvent:

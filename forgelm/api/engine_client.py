@@ -47,6 +47,7 @@ class Mailbox:
         "first_token",
         "id",
         "last_token",
+        "ping_due",
         "prompt_tokens",
         "started",
         "timings",
@@ -61,7 +62,9 @@ class Mailbox:
         self.first_token = 0.0
         self.last_token = 0.0
         self.touched = now
-        """When the reader was last woken, for pings."""
+        """When its client last got bytes."""
+        self.ping_due = False
+        """Set when that is so long ago that a ping shall be sent."""
         self.started = 0.0
         """When it left the engine's queue; 0 while it waits."""
         self.tokens: list[int] = []
@@ -93,9 +96,8 @@ class Mailbox:
         tokens, self.tokens = self.tokens, []
         return tokens
 
-    def wake(self, now: float) -> None:
+    def wake(self) -> None:
         """Let the reader run."""
-        self.touched = now
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -160,6 +162,20 @@ class EngineClient:
         """Forget a request; harmless when it has ended. Needs no await, so it works while a task is cancelled."""
         self._withdraw(box, "abort")
 
+    def complete(self, box: Mailbox) -> None:
+        """End a request whose answer is whole for its client (a stop string came): not an abort in the metrics."""
+        self._withdraw(box, "stop")
+
+    def end_all(self, reason: str) -> None:
+        """End every open request with an error; the engine, if there is one, forgets them."""
+        for box in list(self._open.values()):
+            self._fail(box, reason)
+
+    def _fail(self, box: Mailbox, reason: str) -> None:
+        box.error = reason
+        self._withdraw(box, "error")
+        box.wake()
+
     def _withdraw(self, box: Mailbox, reason: FinishReason) -> None:
         if self._close(box, reason) and self._supervisor is not None:
             self._supervisor.send(Abort(box.id))
@@ -201,11 +217,7 @@ class EngineClient:
     def on_down(self, reason: str) -> None:
         """End every open request with an error: the engine that had them is gone."""
         self.stats = IDLE
-        now = time.monotonic()
-        for box in list(self._open.values()):
-            box.error = reason
-            self._close(box, "error")
-            box.wake(now)
+        self.end_all(reason)
 
     def _deliver(self, box: Mailbox, delta: Delta, now: float) -> None:
         if delta.tokens:
@@ -216,7 +228,7 @@ class EngineClient:
             box.timings = delta.timings
             box.error = delta.error
             self._close(box, delta.finish)
-        box.wake(now)
+        box.wake()
 
     def _observe_token(self, box: Mailbox, now: float) -> None:
         if box.first_token:
@@ -239,6 +251,8 @@ class EngineClient:
         self._leave_queue(box, time.monotonic())
         box.finish = reason
         self._metrics.requests.labels(reason).inc()
+        if reason == "error":
+            self._metrics.errors.labels(EngineFailed.code).inc()
         self._metrics.cached_tokens.inc(box.cached)
         if self.on_first_answer is not None and reason in ("stop", "length"):
             callback, self.on_first_answer = self.on_first_answer, None
@@ -257,11 +271,11 @@ class EngineClient:
         """One round of `tick` at time `now`."""
         for box in list(self._open.values()):
             if not box.started and now - box.arrived > self._limits.queue_seconds:
-                box.error = f"waited {self._limits.queue_seconds:.0f} s in the queue"
-                self._withdraw(box, "error")
-                box.wake(now)
+                self._fail(box, f"waited {self._limits.queue_seconds:.0f} s in the queue")
             elif now - box.touched >= self._limits.ping_seconds:
-                box.wake(now)
+                box.touched = now
+                box.ping_due = True
+                box.wake()
 
 
 def failure(box: Mailbox) -> EngineFailed:

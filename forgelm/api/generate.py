@@ -56,7 +56,7 @@ class Generation:
     def _match(self, matcher: StopMatcher, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
         text, found = matcher.feed(text)
         if found is not None:
-            self.abort()
+            self._client.complete(self._box)
             return text, "stop"
         return (text + matcher.flush() if finish is not None else text), finish
 
