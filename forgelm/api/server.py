@@ -1,5 +1,6 @@
 """Runs the app on uvicorn: one socket that is ours, and what a person sees when it is ready and when it can't start."""
 
+import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,23 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+class _Uvicorn(uvicorn.Server):
+    """Ends what outlasts the drain with a word to its client; uvicorn would cut it and log a traceback each."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop in order; requests may go on for `DRAIN_SECONDS`."""
+        loop = asyncio.get_running_loop()
+        end = loop.call_later(DRAIN_SECONDS, self._service.client.end_all, "the server is shutting down")
+        try:
+            await super().shutdown(sockets)
+        finally:
+            end.cancel()
+
+
 class ApiServer:
     """One served profile, from the first socket to the last request."""
 
@@ -45,7 +63,8 @@ class ApiServer:
         self._service = Service(profile, model, command)
         self._service.client.on_first_answer = on_first_answer
         app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)
-        self._server = uvicorn.Server(
+        self._announced = False
+        self._server = _Uvicorn(
             uvicorn.Config(
                 app,
                 loop="uvloop",
@@ -55,8 +74,10 @@ class ApiServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=int(DRAIN_SECONDS),
-            )
+                # For clients that don't even take the last word.
+                timeout_graceful_shutdown=int(DRAIN_SECONDS) + 2,
+            ),
+            self._service,
         )
 
     def run(self, listener: socket.socket) -> None:
@@ -69,10 +90,20 @@ class ApiServer:
         if self._failure:
             raise EngineError(self._failure)
 
+    def stop(self) -> None:
+        """End `run` in order, as a signal does. May be called from another thread."""
+        self._server.should_exit = True
+
+    @property
+    def service(self) -> Service:
+        """What it serves."""
+        return self._service
+
     def _watch(self) -> None:
-        if self._service.supervisor.status.phase is Phase.READY:
+        if self._service.supervisor.status.phase is Phase.READY and not self._announced:
+            self._announced = True
             self._on_ready(self._service)
 
     def _give_up(self, reason: str) -> None:
         self._failure = reason
-        self._server.should_exit = True
+        self.stop()

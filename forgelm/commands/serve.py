@@ -1,6 +1,8 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -113,7 +115,7 @@ def _choice(machine: Machine) -> Choice:
 def _explain_starter(machine: Machine) -> None:
     """What comes after the smoke test."""
     choice = _choice(machine)
-    click.echo(
+    _say(
         "\nIt works. The starter is only a smoke test: 135M parameters answer fast and badly.\n"
         f"For real use on this machine ({choice.why}):\n\n"
         f"  forgelm serve --profile {choice.profile.name}    # {choice.profile.description}\n"
@@ -183,11 +185,19 @@ def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...],
     except OSError as error:
         raise MachineError(f"can't listen on {host}:{port}: {error.strerror}") from None
     bound_port = listener.getsockname()[1]
+    # SIGTERM ends the server as Ctrl-C does: in order, and with status 0.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.run(listener)
     except KeyboardInterrupt:
         # uvicorn hands the signal on once everything has stopped in order.
-        click.echo("stopped", err=True)
+        _say("stopped", err=True)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print, if anybody still reads it: a closed pipe is no reason to stop serving."""
+    with suppress(OSError):
+        click.echo(text, err=err)
 
 
 def _announce(service: Service, host: str, port: int, *, with_key: bool) -> None:
@@ -195,5 +205,5 @@ def _announce(service: Service, host: str, port: int, *, with_key: bool) -> None
     base = f"http://{shown}:{port}/v1"
     key = ' -H "Authorization: Bearer $FORGELM_API_KEY"' if with_key else ""
     body = '{"messages": [{"role": "user", "content": "Name three colours."}], "stream": true}'
-    click.echo(f"\nForgeLM serves {service.model_id} at {base}\n")
-    click.echo(f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n")
+    _say(f"\nForgeLM serves {service.model_id} at {base}\n")
+    _say(f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n")
