@@ -4,7 +4,6 @@ Knows nothing of sequences' histories; `Context` checks the positions.
 """
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,6 @@ import numpy.typing as npt
 from forgelm.llama.lib import L
 
 Tokens = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of one sequence inside a batch."""
-
-    slot: int
-    start: int
-    """Position of the first row."""
-    count: int
-    last_row: int
-    """Index in the batch of the last row, the one whose logits may be asked for."""
 
 
 class Batch:
@@ -48,23 +35,26 @@ class Batch:
             seq_id=_pointer(self._slot_pointers, ctypes.POINTER(ctypes.c_int32)),
             logits=_pointer(self._logits, ctypes.c_int8),
         )
-        self.rows: list[Rows] = []
         self.size = 0
+        self.counts: dict[int, int] = {}
+        """Rows of each slot that has any."""
+        self.outputs = 0
+        """Rows whose logits are asked for."""
 
     def clear(self) -> None:
-        """Forget all rows."""
-        self.size = 0
-        self.rows.clear()
+        """Drop all rows. A decode of nothing is then `INVALID`, not the last batch once more."""
+        self.size = self.outputs = self.handle.n_tokens = 0
+        self.counts.clear()
 
-    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> Rows:
-        """Append `tokens` of sequence `slot` at positions from `start`; `logits` asks for the last row's output.
+    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> int:
+        """Append `tokens` of sequence `slot` at positions from `start`; returns the row of the last one.
 
-        Raises `ValueError` when the batch is full.
+        `logits` asks for that row's output. Raises `ValueError` when the batch is full or there are no tokens.
         """
         count = len(tokens)
         begin, end = self.size, self.size + count
-        if end > self.capacity:
-            raise ValueError(f"a batch of {self.capacity} rows can't take {end}")
+        if not begin < end <= self.capacity:
+            raise ValueError(f"a batch of {self.capacity} rows that holds {begin} can't take {count}")
         self._token[begin:end] = tokens
         self._slot[begin:end] = slot
         self._logits[begin:end] = 0
@@ -73,10 +63,10 @@ class Batch:
         else:
             self._pos[begin:end] = np.arange(start, start + count, dtype=np.int32)
         self._logits[end - 1] = logits
+        self.outputs += logits
         self.size = self.handle.n_tokens = end
-        rows = Rows(slot, start, count, end - 1)
-        self.rows.append(rows)
-        return rows
+        self.counts[slot] = self.counts.get(slot, 0) + count
+        return end - 1
 
 
 def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:

@@ -7,6 +7,7 @@ raises `MemoryMisuse` instead of reaching the library. Which sequence lives in w
 
 import ctypes
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from forgelm.errors import ModelError
 from forgelm.llama.batch import Batch, Tokens
-from forgelm.llama.lib import L, last_problem
+from forgelm.llama.lib import L, forget_problems, last_problem
 from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
 
@@ -45,6 +46,17 @@ class ContextOptions:
     """`n_rs_seq`: how many last rows a recurrent sequence may be rolled back, at one state each."""
 
 
+class _Condition(Enum):
+    """What may be done with a slot; wiping it always may."""
+
+    WHOLE = "is whole"
+    ROLLED_BACK = "was rolled back and not decoded since"
+    """Decoding is all that is safe: a fork would lose the rollback."""
+    STATELESS = "has attention cells but no recurrent state"
+    """Forked from the middle of a recurrent sequence: only a restore makes it whole."""
+    TAINTED = "can't be trusted after a decode that failed"
+
+
 @dataclass(slots=True)
 class _Ledger:
     """What we know of one slot."""
@@ -53,10 +65,11 @@ class _Ledger:
     """Tokens in memory: the next position."""
     rollback: int = 0
     """Last rows that may be removed from a recurrent sequence."""
-    rolled_back: bool = False
-    """Rolled back and not decoded since: its state can't be forked or saved."""
-    awaits_state: bool = False
-    """Attention was copied but the recurrent state wasn't: only a restore makes it whole."""
+    condition: _Condition = _Condition.WHOLE
+
+    @property
+    def empty(self) -> bool:
+        return not self.length and self.condition is _Condition.WHOLE
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,7 @@ class Context:
     def __init__(self, model: Model, options: ContextOptions) -> None:
         self.model = model
         self.options = options
+        forget_problems()
         self._handle: Any = L.llama_init_from_model(model.handle, _parameters(options))
         if not self._handle:
             raise ModelError(f"no context of {options.n_ctx} tokens could be made: {last_problem() or 'out of memory'}")
@@ -81,9 +95,12 @@ class Context:
         self.n_ctx: int = L.llama_n_ctx(self._handle)
         self.n_ubatch: int = L.llama_n_ubatch(self._handle)
         self.recurrent = model.recurrent
-        self.batch = Batch(options.n_batch)
+        # llama.cpp lowers n_batch to n_ctx, and aborts the process on more rows than that.
+        self.batch = Batch(L.llama_n_batch(self._handle))
         self._row_type = ctypes.c_float * model.vocab.size
         self._ledgers = [_Ledger() for _ in range(options.slots)]
+        self._can_roll_back: list[_Ledger] = []
+        self._max_outputs = _max_outputs(options)
 
     def close(self) -> None:
         """Free memory and compute buffers. Harmless when called again."""
@@ -97,7 +114,13 @@ class Context:
 
     def length(self, slot: int) -> int:
         """Tokens of `slot` in memory."""
-        return self._ledgers[slot].length
+        return self._ledger(slot).length
+
+    def _ledger(self, slot: int) -> _Ledger:
+        # To llama.cpp −1 is every sequence at once.
+        if not 0 <= slot < len(self._ledgers):
+            raise MemoryMisuse(f"there is no slot {slot}")
+        return self._ledgers[slot]
 
     # --- decoding ---
 
@@ -106,33 +129,50 @@ class Context:
 
         Raises `MemoryMisuse` unless `start` is exactly the slot's length, rows of this batch included.
         """
-        ledger = self._ledgers[slot]
-        expected = ledger.length + sum(rows.count for rows in self.batch.rows if rows.slot == slot)
+        ledger = self._ledger(slot)
+        expected = ledger.length + self.batch.counts.get(slot, 0)
         if start != expected:
             raise MemoryMisuse(f"slot {slot} holds {expected} tokens; rows can't start at {start}")
-        if ledger.awaits_state:
-            raise MemoryMisuse(f"slot {slot} has attention cells but no recurrent state; restore it first")
-        return self.batch.add(slot, tokens, start, logits=logits).last_row
+        if ledger.condition in (_Condition.STATELESS, _Condition.TAINTED):
+            raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be decoded")
+        if logits and self.batch.outputs == self._max_outputs:
+            raise MemoryMisuse(f"a batch can't have logits of more than {self._max_outputs} rows")
+        return self.batch.add(slot, tokens, start, logits=logits)
 
     def decode(self) -> DecodeStatus:
-        """Run the batch and clear it. On `OK` the slots advance; on a status that `taints` they must be wiped."""
+        """Run the batch and clear it. On `OK` its slots advance.
+
+        After a status that `taints` its slots must be wiped, and on recurrent models all slots.
+        """
         batch = self.batch
         status = DecodeStatus.from_code(L.llama_decode(self._handle, batch.handle))
         if status is DecodeStatus.OK:
             self._advance()
+        elif status.taints:
+            self._taint()
         batch.clear()
         return status
 
     def _advance(self) -> None:
-        rows = self.batch.rows
-        # llama.cpp splits a batch into equal-length ubatches; only when every sequence has the same number of rows
-        # and all fit one ubatch is "the last ubatch" sure to hold all of a sequence's rows.
-        uniform = self.batch.size <= self.n_ubatch and len({r.count for r in rows}) <= 1
-        for row in rows:
-            ledger = self._ledgers[row.slot]
-            ledger.length += row.count
-            ledger.rolled_back = False
-            ledger.rollback = min(row.count - 1, self.options.rollback_rows) if uniform else 0
+        # llama.cpp splits a batch into equal-length ubatches, and a ubatch may move the cell of a sequence that isn't
+        # in it, leaving behind the older states that a rollback goes to. So only the sequences of this very decode can
+        # be rolled back, and only if it was one ubatch: the same number of rows for each, all fitting at once.
+        counts = self.batch.counts
+        one_ubatch = self.batch.size <= self.n_ubatch and len(set(counts.values())) == 1
+        for ledger in self._can_roll_back:
+            ledger.rollback = 0
+        self._can_roll_back = [self._ledgers[slot] for slot in counts] if one_ubatch else []
+        for slot, count in counts.items():
+            ledger = self._ledgers[slot]
+            ledger.length += count
+            ledger.rollback = min(count - 1, self.options.rollback_rows) if one_ubatch else 0
+            ledger.condition = _Condition.WHOLE
+
+    def _taint(self) -> None:
+        # A ubatch moves the cells of sequences that aren't in it, too; cut short, it leaves those without their states.
+        for slot, ledger in enumerate(self._ledgers):
+            if slot in self.batch.counts or (self.recurrent and ledger.length):
+                ledger.condition = _Condition.TAINTED
 
     def logits(self, row: int) -> Logits:
         """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode."""
@@ -145,18 +185,20 @@ class Context:
     def trim(self, slot: int, length: int) -> None:
         """Keep the first `length` tokens of `slot`; 0 wipes it, which is always allowed.
 
-        Raises `MemoryMisuse` when a recurrent sequence would be cut further than llama.cpp can follow.
+        Raises `MemoryMisuse`, above all when a recurrent sequence would be cut further than llama.cpp can follow.
         """
-        ledger = self._ledgers[slot]
+        ledger = self._ledger(slot)
         if length == 0:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
             self._ledgers[slot] = _Ledger()
             return
+        if ledger.condition is _Condition.TAINTED:
+            raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can only be wiped")
         cut = ledger.length - length
-        if cut < 0 or (self.recurrent and cut > ledger.rollback):
+        if not 0 <= cut < ledger.length or (self.recurrent and cut > ledger.rollback):
             raise MemoryMisuse(
                 f"slot {slot} of {ledger.length} tokens can't be cut to {length}"
-                + (f": only {ledger.rollback} rows can be rolled back" if cut >= 0 else "")
+                + (f": only {ledger.rollback} rows can be rolled back" if 0 <= cut < ledger.length else "")
             )
         if cut == 0:
             return
@@ -164,7 +206,8 @@ class Context:
             raise MemoryMisuse(f"llama.cpp refused to cut slot {slot} to {length} tokens")
         ledger.length = length
         ledger.rollback = 0
-        ledger.rolled_back = self.recurrent
+        if self.recurrent:
+            ledger.condition = _Condition.ROLLED_BACK
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Make the empty slot `target` share the first `length` tokens of `source`.
@@ -172,26 +215,32 @@ class Context:
         On recurrent models a fork shorter than the source copies attention alone: the target must be completed with
         `restore` before it is decoded. Raises `MemoryMisuse`.
         """
-        origin, copy = self._ledgers[source], self._ledgers[target]
-        if copy.length or source == target:
+        origin, copy = self._ledger(source), self._ledger(target)
+        if not copy.empty:
             raise MemoryMisuse(f"slot {target} isn't empty")
         if not 0 < length <= origin.length:
             raise MemoryMisuse(f"slot {source} holds {origin.length} tokens, not {length}")
-        if origin.rolled_back or origin.awaits_state:
-            raise MemoryMisuse(f"slot {source} was rolled back and not decoded since; it can't be forked")
+        if origin.condition is not _Condition.WHOLE:
+            raise MemoryMisuse(f"slot {source} {origin.condition.value}; it can't be forked")
         whole = length == origin.length
         L.llama_memory_seq_cp(self._memory, source, target, -1 if whole else 0, -1 if whole else length)
         copy.length = length
-        copy.awaits_state = self.recurrent and not whole
+        if self.recurrent:
+            # Both share one recurrent cell now: rolling the source back would take the copy with it.
+            origin.rollback = 0
+            copy.condition = _Condition.WHOLE if whole else _Condition.STATELESS
 
     def save(self, slot: int) -> Checkpoint:
         """Copy the slot's state to host memory: the recurrent part alone where there is one, else all of it.
 
-        Raises `MemoryMisuse` right after a rollback, when llama.cpp would save the wrong state.
+        Raises `MemoryMisuse`, also right after a rollback. This commit of llama.cpp would save the right state then,
+        but nothing in its API promises it.
         """
-        ledger = self._ledgers[slot]
-        if not ledger.length or ledger.rolled_back or ledger.awaits_state:
-            raise MemoryMisuse(f"slot {slot} has no state fit to save")
+        ledger = self._ledger(slot)
+        if not ledger.length:
+            raise MemoryMisuse(f"slot {slot} holds nothing to save")
+        if ledger.condition is not _Condition.WHOLE:
+            raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be saved")
         flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if self.recurrent else L.LLAMA_STATE_SEQ_FLAGS_NONE
         size = L.llama_state_seq_get_size_ext(self._handle, slot, flags)
         buffer = (ctypes.c_uint8 * size)()
@@ -205,8 +254,11 @@ class Context:
 
         Raises `MemoryMisuse`; the slot is wiped when llama.cpp rejects the data.
         """
-        ledger = self._ledgers[slot]
-        fits = ledger.awaits_state and ledger.length == checkpoint.length if checkpoint.partial else not ledger.length
+        ledger = self._ledger(slot)
+        if checkpoint.partial:
+            fits = ledger.condition is _Condition.STATELESS and ledger.length == checkpoint.length
+        else:
+            fits = ledger.empty
         if not fits:
             raise MemoryMisuse(f"slot {slot} isn't ready for a checkpoint of {checkpoint.length} tokens")
         flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if checkpoint.partial else L.LLAMA_STATE_SEQ_FLAGS_NONE
@@ -226,7 +278,7 @@ def _parameters(options: ContextOptions) -> Any:
     params.n_seq_max = options.slots
     params.n_rs_seq = options.rollback_rows
     # Unset, llama.cpp takes a vocabulary-wide buffer per batch row; below n_seq_max it aborts the process.
-    params.n_outputs_max = options.slots * (1 + options.rollback_rows)
+    params.n_outputs_max = _max_outputs(options)
     params.n_outputs_max_per_seq = 1 + options.rollback_rows
     params.n_threads = params.n_threads_batch = options.threads
     params.type_k = params.type_v = KV_TYPES[options.kv_type]
@@ -236,3 +288,7 @@ def _parameters(options: ContextOptions) -> Any:
     params.swa_full = True
     params.no_perf = True
     return params
+
+
+def _max_outputs(options: ContextOptions) -> int:
+    return options.slots * (1 + options.rollback_rows)

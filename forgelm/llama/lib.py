@@ -7,6 +7,7 @@ neither process uses. The package is therefore registered by its path alone, and
 import ctypes
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 from collections import deque
@@ -80,7 +81,8 @@ class _Log:
             self._flush()
 
     def _flush(self) -> None:
-        line, self._line = self._line.strip().strip("."), ""
+        # Some messages span lines and are indented; ours are one line each.
+        line, self._line = " ".join(self._line.split()).strip("."), ""
         if not line:
             return
         if self._level == _ERROR:
@@ -107,14 +109,19 @@ def last_problem() -> str:
     return next(iter(problems), "")
 
 
+def forget_problems() -> None:
+    """What follows is a new attempt: `last_problem` won't name the cause of an earlier one."""
+    if _log is not None:
+        _log.problems.clear()
+
+
 def load_handle(path: Path, params: Any) -> Any:
     """`llama_model_load_from_file`. Raises `ModelError` in one line with llama.cpp's own reason."""
     start()
     if not path.is_file():
         raise ModelError(f"no model file at {path}")
-    if _log is not None:
-        _log.problems.clear()
-    handle = L.llama_model_load_from_file(str(path).encode(), params)
+    forget_problems()
+    handle = L.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
         reason = last_problem().removeprefix("llama_model_load: error loading model: ")
         raise ModelError(f"{path} can't be loaded: {reason or 'llama.cpp gave no reason'}")
