@@ -271,7 +271,7 @@ def _backend(build: "BuildInfo") -> tuple[bool, int]:
 
 
 def _print(check: Check) -> None:
-    label = click.style(f"{check.status:4}", fg=COLOURS[check.status], bold=check.status != "ok")
+    label = click.style(f"{check.status:4}", fg=COLOURS[check.status])
     echo(f"{label}  {check.name:24} {check.detail}")
     if check.remedy:
         echo(f"{'':30} -> {check.remedy}")
