@@ -36,7 +36,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--context", type=int, **_env("CONTEXT"), help="KV cells in the pool, in tokens.")
 @click.option("--parallel", type=int, **_env("PARALLEL"), help="Requests that run at once.")
 @click.option("--threads", type=int, **_env("THREADS"), help="CPU threads; 0 counts the usable cores.")
-@click.option("--device", **_env("DEVICE"), help='"auto", "cpu", a GPU index or uuid.')
+@click.option("--device", **_env("DEVICE"), help='"auto", "gpu", "cpu", a GPU index or uuid.')
 @click.option("--n-gpu-layers", type=int, **_env("N_GPU_LAYERS"), help="Layers on the GPU; -1 is all.")
 @click.option("--n-batch", type=int, **_env("N_BATCH"), help="Rows of one decode at most.")
 @click.option("--n-ubatch", type=int, **_env("N_UBATCH"), help="Longest prefill chunk.")

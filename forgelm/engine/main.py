@@ -4,6 +4,7 @@ FD is the inherited end of a socket pair, CONFIG an `EngineConfig` as JSON. Exit
 gone, 1 after a `Fatal`.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -23,12 +24,15 @@ from forgelm.errors import ForgeError
 from forgelm.ipc.messages import Fatal, Loading, Ready
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
+_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Load, serve, exit."""
-    # Ctrl-C reaches the whole terminal group; when to stop is the parent's decision.
+    # Ctrl-C reaches the whole terminal group, systemd's SIGTERM the whole unit; when to stop is the parent's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _die_with_parent()
     connection = socket.socket(fileno=int(arguments[0]))
     config = msgspec.json.decode(arguments[1], type=EngineConfig)
     log.configure(config.log_level, json=config.log_json, process="engine")
@@ -38,6 +42,11 @@ def main(arguments: list[str]) -> int:
     except PeerGone:
         log.get("engine").debug("the API process is gone")
         return 0
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies: a step that hangs never reads the closed socket."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(channel: Channel, config: EngineConfig) -> int:
