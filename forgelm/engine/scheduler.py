@@ -9,6 +9,7 @@ Every request ends exactly once, in `_finish` or, while it still waits, in `abor
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import Decode, DecodeResult, Outcome, Plan, Span, Trim
@@ -108,17 +109,17 @@ class Scheduler:
         room = self.cells - self.cells_used - decoders
         chosen: list[tuple[Sequence, int]] = []
         for sequence in self._prefill_order():
-            if budget <= 0 or (sequence.slot == NO_SLOT and not self._admit(sequence, now)):
+            if budget <= 0:
                 break
+            # One that can't be admitted holds up nobody who runs: they are what it waits for.
+            if sequence.slot == NO_SLOT and not self._admit(sequence, now):
+                continue
             end = sequence.chunk_end(min(budget, room))
             if end > sequence.computed:
                 chosen.append((sequence, end))
                 budget -= end - sequence.computed
                 room -= end - sequence.computed
-        if not chosen and not decoders and self._running:
-            # Half-computed prompts hold every cell and none can go on: the youngest gives way to the others.
-            self._preempt(self._youngest())
-            return self._choose_prefill(decoders, now)
+        # Never empty without decoders: lengths grow by decoding alone, so what was admitted together still fits.
         return chosen
 
     def _prefill_order(self) -> list[Sequence]:
@@ -128,7 +129,7 @@ class Scheduler:
         wait for ever.
         """
         behind = [sequence for sequence in self._running if sequence.pending > 1]
-        behind += list(self._waiting)[: len(self._free_slots)]
+        behind += islice(self._waiting, len(self._free_slots))
         self._shortest_first = not self._shortest_first
         if self._shortest_first:
             return sorted(behind, key=lambda sequence: sequence.pending)
@@ -136,9 +137,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Give a waiting sequence a slot if its tokens fit beside everything that runs."""
-        claimed = sum(running.length for running in self._running)
-        headroom = self.cells // HEADROOM if self._running else 0
-        if claimed + sequence.length + headroom > self.cells:
+        if not self._fits(sequence):
             return False
         self._waiting.remove(sequence)
         sequence.slot = self._free_slots.pop()
@@ -147,6 +146,19 @@ class Scheduler:
             sequence.clock.started = now
             self._started.append(sequence.request.id)
         return True
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether there are cells for one more, and for the head of the queue too if that is overtaken.
+
+        Without that, a stream of short requests would keep a long one waiting for ever.
+        """
+        head = self._waiting[0]
+        if sequence is head and not self._running:
+            return True
+        claimed = sum(running.length for running in self._running)
+        if sequence is not head:
+            claimed += head.length
+        return claimed + sequence.length + self.cells // HEADROOM <= self.cells
 
     def _group(
         self, decoders: list[tuple[Sequence, int]], prefill: list[tuple[Sequence, int]]

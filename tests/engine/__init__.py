@@ -1,0 +1,1 @@
+"""The engine: scheduling, pacing, sampling and the loop, without a model."""
