@@ -19,6 +19,9 @@ FIRST_TOKEN = 1000
 VARIETY = 500
 """Made-up tokens lie in FIRST_TOKEN … FIRST_TOKEN + VARIETY − 1: ordinary words in the vocabularies used."""
 
+TAINT = -1
+"""Left in the memory of a slot whose decode failed half-way: the next span there doesn't fit unless it was wiped."""
+
 
 class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the fake behaves, as JSON in `FORGELM_FAKE_ENGINE`. Times in seconds, counts in steps that decode."""
@@ -123,6 +126,10 @@ class FakeBackend:
         status = self.statuses.pop(0) if self.statuses else DecodeStatus.OK
         if sum(map(len, self.memory)) + decode.rows > self._settings.context:
             status = DecodeStatus.NO_ROOM
+        if status.taints:
+            # Whatever the real memory holds now, it isn't what anybody counted on.
+            for span in decode.spans:
+                self.memory[span.slot].append(TAINT)
         if status is not DecodeStatus.OK:
             return DecodeResult(status, (None,) * len(decode.spans))
         return DecodeResult(status, tuple(self._compute(span) for span in decode.spans))
