@@ -18,7 +18,7 @@ from forgelm.ipc.messages import Delta, FinishReason, Generate, Stats
 from forgelm.llama.status import DecodeStatus
 
 MAX_FAILURES = 3
-"""Failed steps in a row after which a sequence ends with an error."""
+"""Failed steps without a token in between after which a sequence ends with an error."""
 MAX_FAILED_STEPS = 6
 """Failed steps in a row after which the backend is taken to be broken."""
 HEADROOM = 64
@@ -155,6 +155,9 @@ class Scheduler:
         head = self._waiting[0]
         if sequence is head and not self._running:
             return True
+        # After a failure suspects are tried one by one, so that a request that breaks its steps takes nobody along.
+        if self._failed_steps or any(running.failures for running in self._running):
+            return False
         claimed = sum(running.length for running in self._running)
         if sequence is not head:
             claimed += head.length
@@ -183,7 +186,8 @@ class Scheduler:
                 deltas += self._recover(sequences, result.status, now)
         self._in_flight = []
         if all(result.status is DecodeStatus.OK for result in outcome.results):
-            self._failed_steps = 0
+            # A step without decodes says nothing of the backend's health.
+            self._failed_steps = 0 if outcome.results else self._failed_steps
             self._pacer.observe(plan.decode_rows, plan.prefill_rows, outcome.seconds)
         elif self._failed_steps >= MAX_FAILED_STEPS:
             raise BackendBroken(f"{self._failed_steps} steps in a row failed")
@@ -194,9 +198,10 @@ class Scheduler:
     ) -> Iterable[Delta]:
         for span, sequence, token in zip(decode.spans, sequences, result.tokens, strict=True):
             sequence.computed += len(span.tokens)
-            sequence.failures = 0
             if token is None:
                 continue
+            # Not before: a prompt whose third chunk always fails would be read from the start for ever.
+            sequence.failures = 0
             if not sequence.clock.first_token:
                 sequence.clock.first_token = now
             reason = sequence.append(token)
@@ -211,9 +216,11 @@ class Scheduler:
         if status is DecodeStatus.INVALID:
             yield from [self._finish(s, "error", now, error="the engine built an invalid batch") for s in sequences]
             return
-        # Without room the youngest of all gives way; a tainted batch takes down everyone in it.
-        victims = [self._youngest()] if status is DecodeStatus.NO_ROOM else list(sequences)
-        for sequence in sorted(victims, key=lambda victim: -victim.order):
+        if status is DecodeStatus.NO_ROOM and len(self._running) > 1:
+            self._preempt(self._youngest())
+            return
+        # A tainted batch takes down everyone in it, as does no room for a sequence that has all of it to itself.
+        for sequence in sorted(sequences, key=lambda victim: -victim.order):
             sequence.failures += 1
             if sequence.failures >= MAX_FAILURES:
                 yield self._finish(sequence, "error", now, error=f"computing this request failed: {status.value}")

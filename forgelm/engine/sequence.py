@@ -45,7 +45,7 @@ class Sequence:
     generated: dict[int, int] = field(default_factory=dict)
     preemptions: int = 0
     failures: int = 0
-    """Steps in a row that failed with this sequence in them."""
+    """Steps that failed with this sequence in them since its last token."""
 
     @classmethod
     def from_request(cls, request: Generate, *, order: int, context: int, now: float) -> "Sequence":

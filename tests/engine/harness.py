@@ -69,6 +69,8 @@ class Harness:
         self.ended: dict[int, Delta] = {}
         self.started: list[int] = []
         self.plans: list[Plan] = []
+        self.poison: set[int] = set()
+        """Requests that make every decode they are in fail."""
 
     # --- requests ---
 
@@ -86,8 +88,8 @@ class Harness:
 
     def step(self, *statuses: DecodeStatus) -> list[Delta]:
         """One step, whose decodes answer `statuses`."""
-        self.backend.statuses[:] = statuses
         plan = self.scheduler.plan(self.now)
+        self.backend.statuses[:] = statuses or self._poisoned()
         self.plans.append(plan)
         self.check_plan(plan)
         outcome = self.backend.run(plan)
@@ -112,6 +114,11 @@ class Harness:
                 return
             self.step()
         raise AssertionError(f"request {request_id} never got {tokens} tokens")
+
+    def _poisoned(self) -> list[DecodeStatus]:
+        groups = self.scheduler._in_flight if self.poison else []
+        bad = [any(sequence.request.id in self.poison for sequence in group) for group in groups]
+        return [DecodeStatus.FAILED if each else DecodeStatus.OK for each in bad]
 
     def _record(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
