@@ -262,7 +262,8 @@ class Supervisor:
             case Fatal(reason, loading):
                 assert self._link is not None
                 self._link.reason = reason
-                if loading:
+                if loading and not self.was_ready:
+                    # Trying again would fail the same way. A file that did load once may load again: memory comes back.
                     self._set(Status(Phase.FAILED, reason=reason, restarts=self.status.restarts))
 
     def _progress(self, allowed_silence: float) -> None:
