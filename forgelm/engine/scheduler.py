@@ -276,7 +276,9 @@ class Scheduler:
 
     def _problem(self, request: Generate) -> str:
         """Why the engine can't serve this request at all; "" if it can."""
-        length = len(request.prompt) // 4
+        length, rest = divmod(len(request.prompt), 4)
+        if rest or request.max_tokens < 1:
+            return "a prompt must be whole int32 token ids, and max_tokens at least 1"
         if not 0 < length < self.cells:
             return f"a prompt of {length} tokens doesn't fit a context of {self.cells}"
         if request.id in self._by_id:

@@ -68,6 +68,7 @@ class Harness:
         self.tokens: dict[int, list[int]] = {}
         self.ended: dict[int, Delta] = {}
         self.started: list[int] = []
+        self.started_ids: set[int] = set()
         self.plans: list[Plan] = []
         self.poison: set[int] = set()
         """Requests that make every decode they are in fail."""
@@ -95,8 +96,7 @@ class Harness:
         outcome = self.backend.run(plan)
         self.now += outcome.seconds
         deltas = self.scheduler.apply(plan, outcome, self.now)
-        self.started += self.scheduler.take_started()
-        self._record(deltas)
+        self.record(deltas)
         self.check_state()
         return deltas
 
@@ -120,11 +120,16 @@ class Harness:
         bad = [any(sequence.request.id in self.poison for sequence in group) for group in groups]
         return [DecodeStatus.FAILED if each else DecodeStatus.OK for each in bad]
 
-    def _record(self, deltas: Sequence[Delta]) -> None:
+    def record(self, deltas: Sequence[Delta]) -> None:
+        """Take in a step's results; nobody ends twice, or gets a token before being reported as started."""
+        started = self.scheduler.take_started()
+        assert self.started_ids.isdisjoint(started)
+        self.started += started
+        self.started_ids.update(started)
         for delta in deltas:
             assert delta.id not in self.ended, f"request {delta.id} got a delta after its end: {delta}"
             if delta.tokens:
-                assert delta.id in self.started, f"request {delta.id} got a token before it was reported as started"
+                assert delta.id in self.started_ids, f"request {delta.id} got a token before it was reported as started"
                 self.tokens[delta.id] += delta.tokens
             if delta.finish is not None:
                 self.ended[delta.id] = delta
@@ -163,7 +168,6 @@ class Harness:
             assert self.backend.memory[sequence.slot] == sequence.tokens[: sequence.computed].tolist() or (
                 sequence.slot in trimmed and not sequence.computed
             )
-        assert len(self.started) == len(set(self.started))
         open_ids = {s.request.id for s in [*running, *scheduler._waiting]}
         assert open_ids == set(scheduler._by_id)
 
