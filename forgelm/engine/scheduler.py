@@ -21,8 +21,8 @@ MAX_FAILURES = 3
 """Failed steps without a token in between after which a sequence ends with an error."""
 MAX_FAILED_STEPS = 6
 """Failed steps in a row after which the backend is taken to be broken."""
-HEADROOM = 64
-"""A request is admitted beside others only if 1/64 of the cells stay free for them to grow into."""
+HEADROOM = 16
+"""A request is admitted beside others only if 1/16 of the cells stay free for them to grow into."""
 
 
 class BackendBroken(Exception):

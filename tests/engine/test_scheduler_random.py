@@ -1,0 +1,124 @@
+"""Random lives of a small engine: requests, aborts and failing decodes in any order, with every invariant in between.
+
+The harness checks plans and state after each step; here also that at the end everybody was told so exactly once, and
+got the tokens they would have got alone.
+"""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from forgelm.engine.fake import FIRST_TOKEN
+from forgelm.engine.scheduler import MAX_FAILED_STEPS, BackendBroken
+from forgelm.llama.status import DecodeStatus
+from tests.engine.harness import Harness
+
+CELLS, SLOTS = 96, 3
+STATUSES = list(DecodeStatus)
+
+
+class Engine(RuleBasedStateMachine):
+    """Few cells, few slots, short chunks: everything collides."""
+
+    @initialize(split=st.booleans(), room=st.sampled_from([0, 60, 90]), row=st.sampled_from([1e-6, 0.003, 0.05]))
+    def start(self, split: bool, room: int, row: float) -> None:
+        self.harness = Harness(cells=CELLS, slots=SLOTS, n_ubatch=20, split=split, room=room, row=row)
+        self.faults = 0
+        self.healthy = not room
+
+    @rule(
+        prompt=st.integers(0, CELLS + 1),
+        answer=st.integers(0, 40),
+        stop=st.lists(st.integers(FIRST_TOKEN, FIRST_TOKEN + 30), max_size=10),
+        boundaries=st.lists(st.integers(0, CELLS), max_size=4),
+        logprobs=st.sampled_from([-1] * 9 + [3]),
+    )
+    def add(self, prompt: int, answer: int, stop: list[int], boundaries: list[int], logprobs: int) -> None:
+        request_id = len(self.harness.requests) + 1
+        self.harness.add(
+            request_id,
+            prompt,
+            answer,
+            stop_tokens=tuple(stop),
+            boundaries=tuple(sorted(boundaries)),
+            logprobs=logprobs,
+        )
+
+    @rule(request_id=st.integers(0, 30))
+    def abort(self, request_id: int) -> None:
+        self.harness.abort(request_id)
+
+    @rule(count=st.integers(1, 12))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.harness.step()
+        self.faults = 0
+
+    @rule(statuses=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=2))
+    def fault(self, statuses: list[DecodeStatus]) -> None:
+        self.healthy = False
+        if self.faults < MAX_FAILED_STEPS - 2:
+            self.faults += 1
+            self.harness.step(*statuses)
+
+    @invariant()
+    def work_is_never_forgotten(self) -> None:
+        scheduler = self.harness.scheduler
+        if self.harness.requests.keys() - self.harness.ended.keys():
+            assert scheduler.has_work
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        self.harness.step()
+        self.harness.run()
+        self.harness.check_answers()
+        assert not any(self.harness.backend.memory)
+        # Refusals, which come without timings, are the only errors of a healthy engine.
+        assert not (self.healthy and any(delta.error and delta.timings for delta in self.harness.ended.values()))
+        assert len(self.harness.scheduler._free_slots) == SLOTS
+
+
+TestEngine = Engine.TestCase
+TestEngine.settings = settings(
+    max_examples=80,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_long_random_life_ends_with_everybody_served(seed: int) -> None:
+    """Thousands of steps in one engine, which hypothesis's short examples never reach."""
+    rng = random.Random(seed)
+    harness = Harness(cells=400, slots=5, n_ubatch=48, split=bool(seed % 2), room=rng.choice([0, 300]))
+    for _ in range(1500):
+        happening = rng.random()
+        if happening < 0.25 and len(harness.scheduler._waiting) < 30:
+            harness.add(len(harness.requests), int(rng.paretovariate(0.7) * 8) % 420, rng.randint(1, 60))
+        elif happening < 0.32 and harness.requests:
+            harness.abort(rng.randrange(len(harness.requests)))
+        elif happening < 0.36:
+            harness.step(*rng.choices(STATUSES, k=2))
+        else:
+            harness.step()
+    harness.run()
+    harness.check_answers()
+    finishes = [delta.finish for delta in harness.ended.values()]
+    assert finishes.count("length") > 50
+    assert {"abort", "error", "length"} <= set(finishes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_backend_that_only_fails_is_given_up_whatever_is_asked_of_it(seed: int) -> None:
+    rng = random.Random(seed)
+    harness = Harness(cells=400, slots=5, n_ubatch=48, split=bool(seed % 2))
+    with pytest.raises(BackendBroken):  # noqa: PT012
+        for _ in range(200):
+            if rng.random() < 0.5:
+                harness.add(len(harness.requests), rng.randint(1, 300), rng.randint(1, 60))
+            harness.step(*rng.choices(STATUSES[1:], k=2))
