@@ -175,8 +175,13 @@ class Context:
                 ledger.condition = _Condition.TAINTED
 
     def logits(self, row: int) -> Logits:
-        """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode."""
+        """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode.
+
+        Raises `ValueError` for a row that didn't ask for them.
+        """
         pointer = L.llama_get_logits_ith(self._handle, row)
+        if not pointer:
+            raise ValueError(f"row {row} of the last batch has no logits")
         memory: Any = self._row_type.from_address(ctypes.addressof(pointer.contents))
         return np.frombuffer(memory, np.float32)
 

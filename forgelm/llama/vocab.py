@@ -57,7 +57,8 @@ class Vocabulary:
         no_devices = (ctypes.c_void_p * 1)(None)
         params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
         vocabulary = cls(load_handle(path, params), owned=True)
-        if vocabulary.size == 0:
+        # A file may count tokens without naming them; asked to tokenize, llama.cpp would abort the process.
+        if L.llama_vocab_type(vocabulary._vocab) == L.LLAMA_VOCAB_TYPE_NONE:
             vocabulary.close()
             raise ModelError(f"{path} holds no vocabulary")
         return vocabulary
