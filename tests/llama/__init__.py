@@ -1,0 +1,1 @@
+"""Tests of the wrapper over llama.cpp, with real files."""
