@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from bench import machine
-from bench.sse import Endpoint, complete
+from bench.sse import AnswerError, Endpoint, complete
 
 READY_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0
@@ -119,13 +119,14 @@ class Server:
         until = time.perf_counter() + READY_TIMEOUT
         while time.perf_counter() < until:
             if self.process.poll() is not None:
-                raise ServerError(f"{self.kind.name} ended with status {self.process.returncode}\n{self._log_end()}")
+                raise ServerError(f"{self.kind.name} ended with status {self.process.returncode}\n{self.log_end()}")
             if _answers(url):
                 return
             time.sleep(POLL)
-        raise ServerError(f"{self.kind.name} was not ready in {READY_TIMEOUT:.0f} s\n{self._log_end()}")
+        raise ServerError(f"{self.kind.name} was not ready in {READY_TIMEOUT:.0f} s\n{self.log_end()}")
 
-    def _log_end(self) -> str:
+    def log_end(self) -> str:
+        """The last lines the server and its children wrote."""
         # The children write at the same file position, so it must not be moved.
         size = os.fstat(self.log.fileno()).st_size
         return os.pread(self.log.fileno(), 2000, max(0, size - 2000)).decode(errors="replace")
@@ -162,6 +163,8 @@ def running(kind: Kind) -> Iterator[Server]:
         try:
             server.wait_ready()
             yield server
+        except AnswerError as error:
+            raise ServerError(f"{kind.name}: {error}\n{server.log_end()}") from error
         finally:
             server.stop()
 
