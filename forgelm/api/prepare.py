@@ -92,7 +92,7 @@ class Preparer:
         size = self._vocabulary.size
         for index, token in enumerate(prompt):
             if not (isinstance(token, int) and 0 <= token < size):
-                raise InvalidRequest(f"token {token} is not in 0 … {size - 1}", param=f"prompt[{index}]")
+                raise InvalidRequest(f"token {str(token)[:20]} is not in 0 … {size - 1}", param=f"prompt[{index}]")
         return b"".join(int(token).to_bytes(4, "little") for token in prompt)
 
     def _finish(
