@@ -17,6 +17,8 @@ from forgelm.engine.plan import Draw
 Logits = npt.NDArray[np.float32]
 
 _COUNTER = struct.Struct("<QII")
+GREEDY_BELOW = 1e-5
+"""Temperatures below count as 0: what they tell apart is finer than a float32 logit, and 1e-46 is 0 in float32."""
 FIRST_NUCLEUS = 64
 """Entries among which a nucleus is looked for first."""
 _BLOCK = 256
@@ -28,12 +30,12 @@ def draw_token(logits: Logits, draw: Draw) -> int:
     sampling = draw.sampling
     if sampling.presence_penalty and draw.generated:
         logits = _penalised(logits, draw.generated, sampling.presence_penalty)
-    if sampling.temperature == 0.0:
+    if sampling.temperature < GREEDY_BELOW:
         return int(logits.argmax())
-    ids, scaled = _candidates(logits, sampling.top_k, sampling.temperature)
-    weights = np.exp(scaled - scaled.max())
+    ids, candidates = _candidates(logits, sampling.top_k)
+    weights = _weights(candidates, sampling.temperature)
     if sampling.min_p > 0.0:
-        weights[weights < sampling.min_p * weights.max()] = 0.0
+        weights[weights < sampling.min_p] = 0.0
     if sampling.top_p < 1.0:
         kept = _nucleus(weights, sampling.top_p)
         weights = weights[kept]
@@ -82,15 +84,23 @@ def _partition(values: Logits, k: int) -> npt.NDArray[np.intp]:
     return np.argpartition(values, -k)[-k:]
 
 
-def _candidates(logits: Logits, top_k: int, temperature: float) -> tuple[npt.NDArray[np.intp] | None, Logits]:
-    """Ids (None: every token in order) and their logits divided by `temperature`.
+def _candidates(logits: Logits, top_k: int) -> tuple[npt.NDArray[np.intp] | None, Logits]:
+    """Ids (None: every token in order) and their logits.
 
     Ids are sorted, so that a draw does not depend on the order in which a partition left them.
     """
     if 0 < top_k < len(logits):
         ids = np.sort(top_k_ids(logits, top_k))
-        return ids, logits[ids] / np.float32(temperature)
-    return None, logits / np.float32(temperature)
+        return ids, logits[ids]
+    return None, logits
+
+
+def _weights(logits: Logits, temperature: float) -> Logits:
+    """Probabilities at `temperature`, up to a factor: the highest is 1."""
+    # Distances to the highest, so that nothing grows; one that float32 can't hold is infinite, which is right.
+    with np.errstate(over="ignore"):
+        weights: Logits = np.exp((logits - logits.max()) / np.float32(temperature))
+    return weights
 
 
 def _nucleus(weights: Logits, top_p: float) -> npt.NDArray[np.intp]:
