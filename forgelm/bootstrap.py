@@ -39,7 +39,7 @@ NO_PIP = "This python3 can't make a virtual environment with pip in it: sudo apt
 
 
 class Stamp(NamedTuple):
-    """What a `.venv` was made from. `inputs` is empty while the work isn't finished."""
+    """What a `.venv` was made from. `inputs` is empty while nothing there can be relied on."""
 
     format: int
     inputs: str
@@ -73,9 +73,11 @@ def prepare(root: Path) -> None:
         if is_current(root, wanted):
             return
         if not engine.find_wheel(wanted.wheel):
-            engine.check_compilers(wanted.build)
+            engine.find_compilers(wanted.build)
         make_venv(root, wanted, lock)
         install_packages(root, lock)
+        # From here on the next run may keep what is there: a compilation that fails mustn't cost the packages too.
+        write_stamp(root, wanted._replace(inputs="packages"))
         python = venv_python(root)
         wheel = engine.compiled_wheel(python, wanted.wheel, wanted.build, lock[engine.NAME])
         engine.install_wheel(python, wheel)
@@ -144,7 +146,7 @@ def launcher_path(root: Path) -> Path:
 
 
 def make_venv(root: Path, wanted: Stamp, lock: dict[str, str]) -> None:
-    """Leave a `.venv` with a working pip, marked unfinished; a finished one of the same Python is kept."""
+    """Leave a `.venv` with a working pip, marked unfinished; a sound one of the same Python is kept."""
     there = read_stamp(root)
     if there and there.inputs and (there.python, there.root) == (wanted.python, wanted.root) and has_pip(root):
         write_stamp(root, there._replace(inputs=""))

@@ -64,16 +64,21 @@ def find_wheel(key: str) -> Path | None:
     return next(wheels_dir(key).glob("*.whl"), None)
 
 
-def check_compilers(build: dict[str, str]) -> None:
-    """Raise `SetupError` with a line for each tool that compiling needs and that isn't here."""
+def find_compilers(build: dict[str, str]) -> dict[str, str]:
+    """`CC` and `CXX`: those in `build`, or what this machine has.
+
+    Raises `SetupError` with a line for each tool that compiling needs and that isn't here.
+    """
     needs = {
-        "gcc": (build["CC"] or "cc", "gcc", "clang"),
-        "g++": (build["CXX"] or "c++", "g++", "clang++"),
-        "make": ("make", "gmake"),
+        "gcc": [build["CC"]] if build["CC"] else ["gcc", "cc", "clang"],
+        "g++": [build["CXX"]] if build["CXX"] else ["g++", "c++", "clang++"],
+        "make": ["make", "gmake"],
     }
-    missing = [tool for tool, names in needs.items() if not any(shutil.which(name.split()[0]) for name in names)]
+    here = {tool: [name for name in names if shutil.which(name.split()[0])] for tool, names in needs.items()}
+    missing = [tool for tool, names in here.items() if not names]
     if missing:
         raise SetupError("\n".join(f"{tool} is missing: sudo apt install {tool}" for tool in missing))
+    return {"CC": here["gcc"][0], "CXX": here["g++"][0]}
 
 
 def compiled_wheel(python: Path, key: str, build: dict[str, str], locked: str) -> Path:
@@ -123,9 +128,14 @@ def compile_wheel(python: Path, sources: Path, directory: Path, build: dict[str,
         if match := re.match(r"\s*\[(\d+)/(\d+)\] ", line):
             progress.update(int(match[1]), int(match[2]))
 
-    objects, out = sources.parent / "build", sources.parent / "out"
+    objects, out, scratch = (sources.parent / name for name in ("build", "out", "tmp"))
+    # Ours, since pip leaves some hundred megabytes behind when it is killed.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
     arguments = ["wheel", "-v", "--no-deps", f"--config-settings=build-dir={objects}", "-w", str(out), str(sources)]
-    variables = {name: value for name, value in build.items() if value}
+    # Named, since the build would otherwise ask for the compiler that this Python was built with.
+    variables = {**{name: value for name, value in build.items() if value}, **find_compilers(build)}
+    variables["TMPDIR"] = str(scratch)
     # The user's own come last: CMake lets the last of two win.
     variables["CMAKE_ARGS"] = f"{CMAKE_ARGS} {build['CMAKE_ARGS']}".strip()
     if run_pip(python, arguments, log=log, progress=progress, on_line=count, variables=variables):

@@ -22,6 +22,7 @@ from forgelm import paths
 ASTRAY = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
 """Settings that would have pip install outside `.venv`, or find packages elsewhere and skip them."""
 
+ERROR = re.compile(r"\berror:|CMake Error|FAILED:|No space left")
 QUIET_SECONDS = 15
 """Between two lines of progress in a log."""
 
@@ -133,7 +134,7 @@ def stop(child: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
             os.killpg(child.pid, number)
-            child.wait(timeout=3)
+            child.wait(timeout=10)
             return
 
 
@@ -170,10 +171,14 @@ def exclusive(directory: Path, other: str) -> Iterator[None]:
 
 def fail(what: str, log: Path) -> NoReturn:
     """Print the first error in the log and its end, then raise `SetupError`."""
-    lines = log.read_text(errors="replace").splitlines()
-    last = max(len(lines) - 8, 0)
-    errors = (index for index, line in enumerate(lines[:last]) if re.search(r"\berror:|FAILED:|No space left", line))
-    first = next(errors, last)
-    for line in [*lines[first : min(first + 6, last)], *lines[last:]]:
+    lines = [line for line in map(plain, log.read_text(errors="replace").splitlines()) if line]
+    last = max(len(lines) - 6, 0)
+    first = next((index for index, line in enumerate(lines[:last]) if ERROR.search(line)), last)
+    for line in [*lines[first : min(first + 8, last)], *lines[last:]]:
         print(f"  | {line[:200]}", file=sys.stderr)
     raise SetupError(f"{what} The full log: {log}")
+
+
+def plain(line: str) -> str:
+    """The line without colours and indentation."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line).strip()

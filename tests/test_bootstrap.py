@@ -230,8 +230,9 @@ def test_a_failed_compilation_shows_why_and_starts_afresh(clone: Clone) -> None:
     assert re.search(r"^llama.cpp didn't compile. The full log: .*/build.log$", failed.stderr, re.MULTILINE)
     assert clone.wheels() == []
     assert clone.run().returncode == 0
-    # The sources were fetched and checked the first time.
+    # The sources were fetched and checked the first time, and `.venv` had all else.
     assert len(clone.asked("download")) == 1
+    assert len(clone.asked("--python")) == 1
 
 
 def hanging(clone: Clone) -> subprocess.Popen[str]:
