@@ -22,7 +22,7 @@ setup:
 
 # `exec`: the server is make's own child, so that a signal to make reaches it and nothing is left behind.
 run: setup
-	@.venv/bin/forgelm pull starter
+	@.venv/bin/forgelm pull starter >/dev/null
 	@exec .venv/bin/forgelm serve --profile starter $(ARGS)
 
 test: setup

@@ -231,7 +231,9 @@ def test_the_command_prints_the_path(shop: Shop, tmp_path: Path, capsys: pytest.
     values = msgspec.to_builtins(shop.model)
     file.write_text('name = "tiny"\n[model]\n' + "".join(f"{key} = {value!r}\n" for key, value in values.items()))
     assert cli.run(["pull", str(file)]) == 0
-    assert capsys.readouterr().out == f"{shop.model.path()}\n"
+    said = capsys.readouterr()
+    assert said.out == f"{shop.model.path()}\n"
+    assert said.err.splitlines()[-1] == "Unpacking 2.1 MB"
 
 
 def test_a_hub_model_is_one_line_with_all_that_fetching_by_hand_needs(

@@ -37,10 +37,10 @@ def by_hand(model: ModelSource) -> str:
 
 
 @contextmanager
-def progress() -> Iterator[Advance | None]:
-    """A bar on stderr where that is a terminal; None elsewhere."""
+def progress() -> Iterator[Advance]:
+    """A bar on stderr where that is a terminal; elsewhere a line as each thing begins."""
     if not sys.stderr.isatty():
-        yield None
+        yield beginnings()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -55,3 +55,15 @@ def progress() -> Iterator[Advance | None]:
             bar.update(tasks[what], completed=done)
 
         yield advance
+
+
+def beginnings() -> Advance:
+    """Says on stderr what begins and how large it is, and no more."""
+    begun: set[str] = set()
+
+    def advance(what: str, _done: int, total: int) -> None:
+        if what not in begun:
+            begun.add(what)
+            click.echo(f"{what} {total / 1e6:.1f} MB", err=True)
+
+    return advance
