@@ -162,10 +162,9 @@ class Supervisor:
         """Start a child and stay with it to its end; returns why it ended."""
         process, ours = await self._spawn()
         self.pid = process.pid
-        link = _Link(self._on_message)
+        link = self._link = _Link(self._on_message)
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
-            self._link = link
             if self._stopping.is_set():
                 # Asked while the child was being started, when there was nothing to tell it to yet.
                 link.close()
