@@ -3,10 +3,12 @@
 import socket
 import time
 
+import msgspec
+
 from forgelm import log
 from forgelm.engine.backend import Backend
 from forgelm.engine.scheduler import Scheduler
-from forgelm.ipc.framing import FrameBuffer, frame
+from forgelm.ipc.framing import FrameBuffer, FrameError, frame
 from forgelm.ipc.messages import (
     Abort,
     Drain,
@@ -42,7 +44,7 @@ class Channel:
             raise PeerGone from None
 
     def receive(self, *, block: bool) -> list[ToEngine]:
-        """All messages that have arrived; with `block`, waits for at least one. Raises `PeerGone`."""
+        """All messages that have arrived; with `block`, waits for at least one. Raises `PeerGone` or `FrameError`."""
         messages: list[ToEngine] = []
         while True:
             waiting = block and not messages
@@ -54,7 +56,14 @@ class Channel:
                 raise PeerGone from None
             if not data:
                 raise PeerGone
-            messages += [decode_to_engine(body) for body in self._buffer.feed(data)]
+            messages += [_decode(body) for body in self._buffer.feed(data)]
+
+
+def _decode(body: bytes) -> ToEngine:
+    try:
+        return decode_to_engine(body)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"a message that isn't ours: {error}") from None
 
 
 class Loop:
@@ -68,7 +77,10 @@ class Loop:
         self._log = log.get("engine")
 
     def run(self) -> None:
-        """Serve. Returns after `Drain` once all requests have ended; raises `PeerGone` or `BackendBroken`."""
+        """Serve. Returns after `Drain` once all requests have ended.
+
+        Raises `PeerGone`, `FrameError` when the peer sends nonsense, or `BackendBroken`.
+        """
         scheduler = self._scheduler
         while not (self._draining and not scheduler.has_work):
             self._take_in(block=not scheduler.has_work)

@@ -21,6 +21,7 @@ from forgelm.engine.loop import Channel, Loop, PeerGone
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.scheduler import BackendBroken, Scheduler
 from forgelm.errors import ForgeError
+from forgelm.ipc.framing import FrameError
 from forgelm.ipc.messages import Fatal, Loading, Ready
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
@@ -33,15 +34,14 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
-    connection = socket.socket(fileno=int(arguments[0]))
     config = msgspec.json.decode(arguments[1], type=EngineConfig)
     log.configure(config.log_level, json=config.log_json, process="engine")
-    channel = Channel(connection)
-    try:
-        return _serve(channel, config)
-    except PeerGone:
-        log.get("engine").debug("the API process is gone")
-        return 0
+    with socket.socket(fileno=int(arguments[0])) as connection:
+        try:
+            return _serve(Channel(connection), config)
+        except PeerGone:
+            log.get("engine").debug("the API process is gone")
+            return 0
 
 
 def _die_with_parent() -> None:
@@ -65,6 +65,10 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         Loop(channel, scheduler, backend).run()
     except BackendBroken as error:
         channel.send(Fatal(str(error), loading=False))
+        return 1
+    except FrameError as error:
+        # Out of step with the parent: whatever it asked is lost, and only a new process can be trusted to answer.
+        channel.send(Fatal(f"the engine was sent nonsense: {error}", loading=False))
         return 1
     finally:
         backend.close()

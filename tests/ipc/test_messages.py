@@ -1,0 +1,148 @@
+"""Every message, there and back, and byte for byte.
+
+A child of the last release never talks to a parent of this one, but golden bytes make a change of the wire a decision
+instead of an accident: a field put in the middle would shift all that follow.
+"""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from forgelm.ipc.framing import frame
+from forgelm.ipc.messages import (
+    Abort,
+    Constraint,
+    Delta,
+    Drain,
+    Fatal,
+    FromEngine,
+    Generate,
+    Loading,
+    ModelFacts,
+    Ready,
+    Sampling,
+    Stats,
+    Step,
+    Timings,
+    ToEngine,
+    TokenLogprobs,
+    Working,
+    decode_from_engine,
+    decode_to_engine,
+)
+
+FACTS = ModelFacts("llama", "tiny", 1, 2, 3, 4, 5, 6, 7, "f16", False, 0, ("CPU",), 2, "b1", 0.5, 2.0)
+STATS = Stats(1, 2, 3, 0.5, 4, 5, 6)
+FULL_DELTA = Delta(9, (1, 2), "length", 1, (TokenLogprobs(-0.5, ((7, -0.5),)),), 3, Timings(0.5, 1.0, 2.0, 1), "why")
+
+TO_ENGINE: dict[str, ToEngine] = {
+    "generate": Generate(1, b"\x01\x00\x00\x00", 16),
+    "generate full": Generate(
+        300, b"", 1, Sampling(0.5, 20, 0.25, 0.125, 1.5, 2**63), (2, 70_000), (8, 16), 2, 5, Constraint("regex", "a+")
+    ),
+    "abort": Abort(70_000),
+    "drain": Drain(),
+}
+FROM_ENGINE: dict[str, FromEngine] = {
+    "loading": Loading(0.5),
+    "ready": Ready(FACTS),
+    "working": Working(2.5),
+    "step empty": Step((), STATS),
+    "step": Step((Delta(1, (1000,)), FULL_DELTA), STATS, (1, 9)),
+    "fatal": Fatal("no memory", True),
+}
+GOLDEN = {
+    "generate": (
+        "3e0000009aa867656e657261746501c404010000001096cb3ff000000000000000cb3ff0000000000000cb00000000000000"
+        "00cb000000000000000000909001ffc0"
+    ),
+    "generate full": (
+        "550000009aa867656e6572617465cd012cc4000196cb3fe000000000000014cb3fd0000000000000cb3fc0000000000000cb"
+        "3ff8000000000000cf80000000000000009202ce00011170920810020592a57265676578a2612b"
+    ),
+    "abort": ("0c00000092a561626f7274ce00011170"),
+    "drain": ("0700000091a5647261696e"),
+    "loading": ("1200000092a76c6f6164696e67cb3fe0000000000000"),
+    "ready": (
+        "3d00000092a57265616479dc0011a56c6c616d61a474696e7901020304050607a3663136c20091a343505502a26231cb3fe0"
+        "000000000000cb4000000000000000"
+    ),
+    "working": ("1200000092a7776f726b696e67cb4004000000000000"),
+    "step empty": ("1800000094a4737465709097010203cb3fe000000000000004050690"),
+    "step": (
+        "6c00000094a47374657092980191cd03e8c0009000c0a09809920102a66c656e677468019192cbbfe0000000000000919207"
+        "cbbfe00000000000000394cb3fe0000000000000cb3ff0000000000000cb400000000000000001a377687997010203cb3fe0"
+        "000000000000040506920109"
+    ),
+    "fatal": ("1200000093a5666174616ca96e6f206d656d6f7279c3"),
+}
+
+
+@pytest.mark.parametrize("name", TO_ENGINE)
+def test_messages_to_the_engine_survive_the_way(name: str) -> None:
+    assert decode_to_engine(frame(TO_ENGINE[name])[4:]) == TO_ENGINE[name]
+
+
+@pytest.mark.parametrize("name", FROM_ENGINE)
+def test_messages_from_the_engine_survive_the_way(name: str) -> None:
+    assert decode_from_engine(frame(FROM_ENGINE[name])[4:]) == FROM_ENGINE[name]
+
+
+@pytest.mark.parametrize("name", TO_ENGINE | FROM_ENGINE)
+def test_the_bytes_on_the_wire_are_these(name: str) -> None:
+    assert frame((TO_ENGINE | FROM_ENGINE)[name]).hex() == GOLDEN[name]
+
+
+def test_every_message_type_is_covered_here() -> None:
+    assert {type(message) for message in TO_ENGINE.values()} == set(get_args(ToEngine))
+    assert {type(message) for message in FROM_ENGINE.values()} == set(get_args(FromEngine))
+
+
+def test_a_step_of_one_token_costs_few_bytes() -> None:
+    """One goes out per step: a delta with one token is an id, a list and defaults."""
+    one = len(frame(Step((Delta(1, (1000,)),), STATS)))
+    two = len(frame(Step((Delta(1, (1000,)), Delta(2, (1000,))), STATS)))
+    assert two - one <= 14
+
+
+@pytest.mark.parametrize("body", [["nonsense", 1], ["step", 1], [], 5, "abort", ["abort"], ["abort", "one"], None])
+def test_what_is_no_message_to_the_engine_is_an_error(body: object) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_to_engine(msgspec.msgpack.encode(body))
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93\xa5abort", b"\xff" * 10])
+def test_what_is_no_msgpack_is_an_error(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_to_engine(body)
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_engine(body)
+
+
+@pytest.mark.parametrize("name", TO_ENGINE)
+def test_a_field_that_a_newer_sender_adds_at_the_end_is_ignored(name: str) -> None:
+    fields = msgspec.msgpack.decode(frame(TO_ENGINE[name])[4:])
+    assert decode_to_engine(msgspec.msgpack.encode([*fields, "new", 1])) == TO_ENGINE[name]
+
+
+def test_a_field_added_to_a_nested_struct_is_ignored() -> None:
+    fields = msgspec.msgpack.decode(frame(FROM_ENGINE["step"])[4:])
+    fields[1][0].append("new")
+    fields[2].append("new")
+    assert decode_from_engine(msgspec.msgpack.encode(fields)) == FROM_ENGINE["step"]
+
+
+def test_fields_with_defaults_that_an_older_sender_doesnt_know_are_filled_in() -> None:
+    assert decode_to_engine(msgspec.msgpack.encode(["generate", 1, b"", 5])) == Generate(1, b"", 5)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1, -(2**63)])
+def test_seeds_of_64_bits_travel(seed: int) -> None:
+    message = Generate(1, b"", 1, Sampling(seed=seed))
+    assert decode_to_engine(frame(message)[4:]) == message
+
+
+def test_messages_are_immutable() -> None:
+    with pytest.raises(AttributeError):
+        Abort(1).id = 2  # type: ignore[misc]
