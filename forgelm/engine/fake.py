@@ -104,8 +104,7 @@ class FakeBackend:
                     self._saved[key] = list(self.memory[slot])
                 case Restore(slot, key):
                     self.memory[slot] = list(self._saved[key])
-        seconds = self._settings.step + self._settings.row * plan.prefill_rows
-        return Outcome(tuple(results), seconds if plan.decodes else 0.0)
+        return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0)
 
     def close(self) -> None:
         self.memory = []
@@ -120,7 +119,11 @@ class FakeBackend:
         if self.steps == self._settings.hang_at:
             while True:
                 self._sleep(3600)
-        self._sleep(self._settings.step + self._settings.row * plan.prefill_rows)
+        self._sleep(self._duration(plan))
+
+    def _duration(self, plan: Plan) -> float:
+        # Steps that take no time at all would teach the pacer that rows are free, and free rows have no budget.
+        return max(self._settings.step + self._settings.row * plan.prefill_rows, 1e-6)
 
     def _decode(self, decode: Decode) -> DecodeResult:
         status = self.statuses.pop(0) if self.statuses else DecodeStatus.OK
