@@ -1,0 +1,110 @@
+"""A scheduler and a backend in one process, and answers judged against llama.cpp alone."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from forgelm.config import Engine
+from forgelm.engine.llama_backend import LlamaBackend
+from forgelm.engine.pacing import Pacer
+from forgelm.engine.plan import Plan
+from forgelm.engine.sampling import uniform
+from forgelm.engine.scheduler import Scheduler
+from forgelm.ipc.messages import Generate, Sampling
+from forgelm.llama.model import Model
+from tests.llama.raw import raw
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@contextmanager
+def backend(path: Path, **changes: Any) -> Iterator[LlamaBackend]:
+    """A backend on the CPU for as long as the block lasts. One thread: the machine may be busy."""
+    sizes = {"device": "cpu", "context": 2048, "parallel": 8, "n_batch": 256, "n_ubatch": 256}
+    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True)
+    try:
+        yield loaded
+    finally:
+        loaded.close()
+
+
+def request(number: int, prompt: Sequence[int], count: int, sampling: Sampling = GREEDY, **fields: Any) -> Generate:
+    return Generate(number, np.array(prompt, np.int32).tobytes(), count, sampling, **fields)
+
+
+class Server:
+    """The engine's loop without a process around it."""
+
+    def __init__(self, backend: LlamaBackend, *, max_chunk: int = 256) -> None:
+        facts = backend.facts
+        pacer = Pacer("low_latency", 0.0, max_chunk, 1 / facts.warmup_prefill_rate)
+        self.backend = backend
+        self.scheduler = Scheduler(
+            cells=facts.context, slots=facts.slots, pacer=pacer, split_batches=backend.splits_batches
+        )
+        self.plans: list[Plan] = []
+        self.preemptions = 0
+        self._answers: dict[int, list[int]] = {}
+
+    def answers(self, requests: Sequence[Generate]) -> dict[int, list[int]]:
+        """Serve all at once; the tokens of each by its id. Every request must end as it asked to."""
+        scheduler = self.scheduler
+        for each in requests:
+            scheduler.add(each, time.monotonic())
+            self._answers[each.id] = []
+        endings: dict[int, str | None] = {}
+        while scheduler.has_work:
+            self._step(endings)
+        assert endings == dict.fromkeys((each.id for each in requests), "length")
+        return {each.id: self._answers.pop(each.id) for each in requests}
+
+    def _step(self, endings: dict[int, str | None]) -> None:
+        plan = self.scheduler.plan(time.monotonic())
+        outcome = self.backend.run(plan)
+        self.plans.append(plan)
+        for delta in self.scheduler.apply(plan, outcome, time.monotonic()):
+            self._answers[delta.id] += delta.tokens
+            if delta.finish:
+                endings[delta.id] = delta.finish
+        self.preemptions = self.scheduler.stats(plan, outcome).preemptions
+
+
+def reference_rows(model: Model, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
+    """The row that each token of `answer` was drawn from, by one sequence alone in a bare context: the prompt in one
+    decode, then token by token."""
+    with raw(model.handle) as context:
+        logits = context.run(0, prompt)
+        yield logits
+        for at, token in enumerate(answer[:-1]):
+            logits = context.run(0, [token], len(prompt) + at)
+            yield logits
+
+
+def assert_drawn(model: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling, slack: float) -> None:
+    """Each token is where its random number points in the reference's distribution, give or take `slack` of
+    probability: what the noise between batch shapes moves. Knows temperature and presence penalty."""
+    taken: set[int] = set()
+    for index, (row, token) in enumerate(zip(reference_rows(model, prompt, answer), answer, strict=True)):
+        scores = row.astype(np.float64)
+        scores[list(taken)] -= sampling.presence_penalty
+        weights = np.exp((scores - scores.max()) / sampling.temperature)
+        ends = np.cumsum(weights) / weights.sum()
+        point = uniform(sampling.seed, 0, index)
+        low, high = (ends[token - 1] if token else 0.0), ends[token]
+        assert low - slack <= point <= high + slack, f"token {index}: {point} is far from [{low}, {high})"
+        taken.add(token)
+
+
+def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two answers have in common before they part."""
+    return next((at for at, pair in enumerate(zip(one, other, strict=True)) if len(set(pair)) == 2), len(one))
+
+
+def numbered(prompts: Sequence[Sequence[int]], count: int, **fields: Any) -> list[Generate]:
+    return [request(number, prompt, count, **fields) for number, prompt in zip(itertools.count(1), prompts)]
