@@ -66,7 +66,8 @@ class Progress:
     def _text(self) -> str:
         elapsed = time.monotonic() - self._start
         count = f" {self._done}/{self._total}" if self._total else ""
-        left = f", about {clock(self._seconds_left(elapsed))} left" if self._expected else ""
+        finished = 0 < self._total == self._done
+        left = f", about {clock(self._seconds_left(elapsed))} left" if self._expected and not finished else ""
         return f"{self._label}{count}, {clock(elapsed)}{left}"
 
     def _seconds_left(self, elapsed: float) -> float:

@@ -357,7 +357,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
     assert lines[0] == "llama.cpp 16/140, 0:16, about 2:04 left"
-    assert lines[-1] == "llama.cpp 140/140, 2:20, about 0:00 left"
+    assert lines[-1] == "llama.cpp 140/140, 2:20"
 
 
 def test_progress_on_a_terminal_is_one_line(
