@@ -152,7 +152,9 @@ class Supervisor:
         if link is not None:
             if self.status.phase is Phase.READY:
                 link.write(frame(Drain()))
-                await _happens(link.closed, drain_seconds)
+                # With nothing left to finish, one that stays is hung.
+                owes = self._listener.has_open_requests
+                await _happens(link.closed, drain_seconds if owes else KILL_SECONDS)
             link.close()
         self._set(Status(Phase.STOPPED))
 

@@ -3,7 +3,9 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -33,15 +35,29 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._hurry = asyncio.Event()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop in order; requests may go on for `DRAIN_SECONDS`."""
-        loop = asyncio.get_running_loop()
-        end = loop.call_later(DRAIN_SECONDS, self._service.client.end_all, "the server is shutting down")
+        """Stop in order; requests may go on for `DRAIN_SECONDS`, or until a second signal."""
+        last_word = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)
         finally:
-            end.cancel()
+            last_word.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the end, the second ends all requests; a third SIGINT drops everything."""
+        if not self.should_exit or self._hurry.is_set():
+            super().handle_exit(sig, frame)
+        else:
+            # It runs between two instructions of the loop's thread; waking the loop is left to its next round.
+            self._hurry.set()
+
+    async def _end_requests(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._hurry.wait()
+        self._service.client.end_all("the server is shutting down")
 
 
 class ApiServer:
