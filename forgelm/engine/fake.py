@@ -131,8 +131,9 @@ class FakeBackend:
             status = DecodeStatus.NO_ROOM
         if status.taints:
             # Whatever the real memory holds now, it isn't what anybody counted on.
-            for span in decode.spans:
-                self.memory[span.slot].append(TAINT)
+            used = [slot for slot, memory in enumerate(self.memory) if memory]
+            for slot in used if self.splits_batches else [span.slot for span in decode.spans]:
+                self.memory[slot].append(TAINT)
         if status is not DecodeStatus.OK:
             return DecodeResult(status, (None,) * len(decode.spans))
         return DecodeResult(status, tuple(self._compute(span) for span in decode.spans))

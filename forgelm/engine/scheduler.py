@@ -219,9 +219,11 @@ class Scheduler:
         if status is DecodeStatus.NO_ROOM and len(self._running) > 1:
             self._preempt(self._youngest())
             return
-        # A tainted batch takes down everyone in it, as does no room for a sequence that has all of it to itself.
-        for sequence in sorted(sequences, key=lambda victim: -victim.order):
-            sequence.failures += 1
+        # A tainted batch takes down everyone in it, as does no room for a sequence that has all of it to itself. On
+        # models that split batches (recurrent ones) it moves the states of all others too, who start over unblamed.
+        tainted = self._running if status.taints and self._split else sequences
+        for sequence in sorted(tainted, key=lambda victim: -victim.order):
+            sequence.failures += sequence in sequences
             if sequence.failures >= MAX_FAILURES:
                 yield self._finish(sequence, "error", now, error=f"computing this request failed: {status.value}")
             else:
