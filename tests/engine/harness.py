@@ -62,7 +62,7 @@ class Harness:
         self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split)
         self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row)
         self.scheduler = Scheduler(cells=cells, slots=slots, pacer=self.pacer, split_batches=split)
-        self.cells, self.slots, self.n_ubatch, self.split = cells, slots, n_ubatch, split
+        self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
         self.now = 1.0
         self.requests: dict[int, Generate] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -93,10 +93,15 @@ class Harness:
         self.backend.statuses[:] = statuses or self._poisoned()
         self.plans.append(plan)
         self.check_plan(plan)
+        planned = {sequence.request.id for group in self.scheduler._in_flight for sequence in group}
         outcome = self.backend.run(plan)
+        if not (statuses or self.poison or self.room):
+            assert all(result.status is DecodeStatus.OK for result in outcome.results), "more rows than cells"
         self.now += outcome.seconds
         deltas = self.scheduler.apply(plan, outcome, self.now)
+        known = len(self.started)
         self.record(deltas)
+        assert planned.issuperset(self.started[known:]), "a slot was given to somebody who had nothing to compute"
         self.check_state()
         return deltas
 

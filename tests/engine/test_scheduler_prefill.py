@@ -151,11 +151,13 @@ def test_a_long_prompt_gets_its_cells_although_short_ones_keep_coming() -> None:
     assert request_id < 120
 
 
-def test_an_idle_engine_doesnt_let_the_head_of_the_queue_be_overtaken_again_and_again() -> None:
+@pytest.mark.parametrize("answer", [1, 2, 3, 4])
+def test_an_idle_engine_doesnt_let_the_head_of_the_queue_be_overtaken_again_and_again(answer: int) -> None:
+    """With answers as long as the turns are apart, every free moment was a short one's turn."""
     harness = Harness(cells=256, n_ubatch=128)
     for request_id in range(200):
-        harness.add(request_id, 250 if request_id == 0 else 20, max_tokens=1)
-    for _ in range(20):
+        harness.add(request_id, 250 if request_id == 0 else 20, max_tokens=answer)
+    for _ in range(30):
         harness.step()
     assert 0 in harness.ended
     harness.run()
