@@ -1,6 +1,6 @@
 """CPU time of the API process per streamed token, with the engine faked.
 
-    python -m bench.api_cpu --model PATH             under a minute
+    python -m bench.api_cpu                          under a minute
 
 `forgelm serve` runs as always, but its engine process makes tokens up at a fixed pace instead of computing them
 (`FORGELM_FAKE_ENGINE`), so that all that is left is the API's own work: HTTP, template, tokenizing the prompt,
@@ -18,7 +18,7 @@ from pathlib import Path
 from bench import machine
 from bench.load import Prompts, Sizes, clients
 from bench.rows import Row, evaluate, number, table
-from bench.servers import Kind, ServerError, Settings, end_on_signals, forgelm, running
+from bench.servers import Kind, ServerError, Settings, default_model, end_on_signals, forgelm, running
 from bench.sse import AnswerError, Endpoint
 
 CLIENTS = 8
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="CPU time of the API process per streamed token.")
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file: its vocabulary and template are used")
+    parser.add_argument("--model", type=Path, default=default_model(), help="GGUF file: for vocabulary and template")
     parser.add_argument("--step", type=float, default=0.01, help="seconds per step of the fake engine")
     parser.add_argument("--rounds", type=int, default=3, help="answers per client and repeat")
     parser.add_argument("--repeats", type=int, default=6)
@@ -73,4 +73,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

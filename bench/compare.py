@@ -17,11 +17,12 @@ How it is kept fair:
 - The load generator is this process; it is the same for both sides, and takes little (`bench.sse`).
 - The work that other processes did meanwhile is measured and printed. One busy neighbour can cost two spinning threads
   nine tenths of their speed, so `--quiet` waits for a quiet machine before each measurement and `--redo-above` measures
-  disturbed pairs again (as many as there are pairs, no more). Both look at the others' load, never at results.
+  disturbed pairs again (within reason). Both look at the others' load, never at results.
 - decode: `llama-batched-bench` feeds random tokens and samples nothing. The engine's figure includes its sampling, its
   scheduling and its message per step.
 
-The last line of the output is one JSON document with everything, each pair's figures included.
+The last line of the output is one JSON document with everything, each pair's figures included. Ctrl-C (or SIGTERM)
+ends a run early and still reports the pairs that are complete.
 """
 
 import argparse
@@ -30,7 +31,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,8 @@ from bench.stats import INTERVAL
 Measure = Callable[[int], Metrics]
 """Seed → figures of one side."""
 
+MOST_DROPPED = 3
+"""Disturbed pairs dropped at most, as a multiple of the pairs asked for; from then on every pair counts."""
 COMPETING = "competing_cores"
 SECONDS = "took_s"
 
@@ -71,7 +74,8 @@ class Samples:
     ours: list[Metrics] = field(default_factory=list)
     theirs: list[Metrics] = field(default_factory=list)
     disturbed: int = 0
-    """Pairs that were measured again."""
+    """Pairs that were dropped and measured again."""
+    interrupted: bool = False
 
     def results(self, scenario: str, aa: bool) -> list[Result]:
         """The scenario's rows; without bars in an A/A run, where they mean nothing."""
@@ -90,6 +94,7 @@ class Samples:
         return {
             **{name: [{k: number(v) for k, v in one.items()} for one in side] for name, side in sides.items()},
             "disturbed": self.disturbed,
+            "interrupted": self.interrupted,
         }
 
 
@@ -129,45 +134,60 @@ def sides(scenario: str, options: Options, built: peers.Peers) -> tuple[Measure,
     return (theirs if options.aa else ours), theirs
 
 
-def measured(measure: Measure, seed: int, options: Options) -> Metrics:
+def measured(measure: Callable[[], Metrics], options: Options) -> Metrics:
     """One measurement, with the competing load beside it."""
     if options.quiet > 0:
         machine.wait_for_quiet(options.quiet, options.patience)
     meter = machine.Competition().begin()
     began = time.perf_counter()
-    figures = measure(seed)
+    figures = measure()
     # The server is gone and waited for by now, so that its time is in our children's.
     return {**figures, SECONDS: time.perf_counter() - began, COMPETING: meter.end()}
 
 
 def run_pairs(scenario: str, options: Options, built: peers.Peers) -> Samples:
-    """Interleaved pairs. Those disturbed beyond `redo_above` are measured again, at most as many as were asked for."""
+    """Interleaved pairs. Disturbed ones are dropped and measured again, within reason; an interrupt ends it."""
     measure = sides(scenario, options, built)
     samples = Samples()
-    attempt = 0
-    while len(samples.ours) < options.pairs:
-        order = (0, 1) if attempt % 2 == 0 else (1, 0)
-        pair = {side: measured(measure[side], 1000 + attempt, options) for side in order}
-        attempt += 1
-        noise = max(figures[COMPETING] for figures in pair.values())
-        again = 0 < options.redo_above < noise and samples.disturbed < options.pairs
-        if again:
-            samples.disturbed += 1
-        else:
+    try:
+        while len(samples.ours) < options.pairs:
+            # The order follows the pairs that count, so that it alternates among them whatever is dropped.
+            order = (0, 1) if len(samples.ours) % 2 == 0 else (1, 0)
+            may_drop = samples.disturbed < MOST_DROPPED * options.pairs
+            seed = 1000 + len(samples.ours) + samples.disturbed
+            pair = measure_pair([(side, partial(measure[side], seed)) for side in order], options, may_drop)
+            if pair is None:
+                samples.disturbed += 1
+                continue
             samples.ours.append(pair[0])
             samples.theirs.append(pair[1])
-        _progress(scenario, pair, again)
+            _progress(scenario, pair)
+    except KeyboardInterrupt:
+        samples.interrupted = True
     return samples
 
 
-def _progress(scenario: str, pair: dict[int, Metrics], again: bool) -> None:
+def measure_pair(
+    sides_in_order: Sequence[tuple[int, Callable[[], Metrics]]], options: Options, may_drop: bool
+) -> dict[int, Metrics] | None:
+    """Figures of ours (0) and theirs (1); None as soon as one of them was disturbed too much."""
+    pair: dict[int, Metrics] = {}
+    for side, measure in sides_in_order:
+        pair[side] = measured(measure, options)
+        if may_drop and 0 < options.redo_above < pair[side][COMPETING]:
+            print(f"  dropped: others used {pair[side][COMPETING]:.2f} cores", file=sys.stderr, flush=True)
+            return None
+    return pair
+
+
+def _progress(scenario: str, pair: dict[int, Metrics]) -> None:
     first = ROWS[scenario][0]
     ours, theirs = (pair[side][first.metric] * first.scale for side in (0, 1))
     noise = [pair[side][COMPETING] for side in (0, 1)]
     seconds = sum(pair[side][SECONDS] for side in (0, 1))
     print(
         f"  {scenario}: {first.title} {ours:.4g} against {theirs:.4g} {first.unit}, {seconds:.0f} s, "
-        f"others used {noise[0]:.2f} and {noise[1]:.2f} cores{': again' if again else ''}",
+        f"others used {noise[0]:.2f} and {noise[1]:.2f} cores",
         file=sys.stderr,
         flush=True,
     )
@@ -175,23 +195,18 @@ def _progress(scenario: str, pair: dict[int, Metrics], again: bool) -> None:
 
 def report(scenario: str, samples: Samples, options: Options) -> dict[str, Any]:
     """Print the scenario's table; returns its part of the JSON line."""
+    if not samples.ours:
+        return {"samples": samples.as_json()}
     results = samples.results(scenario, options.aa)
     competing = samples.competing()
     versus = " [A/A: llama.cpp on both sides]" if options.aa else ""
     print(f"\n## {TITLES[scenario]}{versus}\n\n{table(results)}\n")
     print(
         f"{len(samples.ours)} pairs; others used {median(competing):.2f} cores (median), {max(competing):.2f} (most); "
-        f"{samples.disturbed} pairs measured again.",
+        f"{samples.disturbed} pairs dropped as disturbed{', then interrupted' if samples.interrupted else ''}.",
         flush=True,
     )
     return {"rows": [result.as_json() for result in results], "samples": samples.as_json()}
-
-
-def default_model() -> Path:
-    """The starter's file, where `forgelm` keeps it."""
-    from forgelm.config import load_profile
-
-    return load_profile("starter").model.path()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -216,7 +231,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything asked for; returns the JSON document."""
-    model = (arguments.model or default_model()).resolve()
+    model = (arguments.model or servers.default_model()).resolve()
     options = Options(
         settings=servers.Settings(model, arguments.threads, arguments.context),
         sizes=Sizes.quick() if arguments.quick else Sizes(),
@@ -231,7 +246,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     about = machine.describe(model)
     print(f"{about['cpu']}, {about['cores']} cores; commit {about['commit']}; {model.name}", flush=True)
     began = time.strftime("%Y-%m-%dT%H:%M:%S")
-    scenarios = {name: report(name, run_pairs(name, options, built), options) for name in arguments.only.split(",")}
+    scenarios: dict[str, Any] = {}
+    for name in arguments.only.split(","):
+        samples = run_pairs(name, options, built)
+        scenarios[name] = report(name, samples, options)
+        if samples.interrupted:
+            break
     return {
         "bench": "compare",
         "began": began,
@@ -265,4 +285,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

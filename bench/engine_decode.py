@@ -1,6 +1,6 @@
 """Decode speed of the engine process alone, and of `llama-batched-bench` doing the same work.
 
-    python -m bench.engine_decode --model PATH      our side only; the comparison is `bench.compare --only decode`
+    python -m bench.engine_decode                   our side only; the comparison is `bench.compare --only decode`
 
 Starts the real engine process on a socket pair, with the command and environment `forgelm serve` gives it, and speaks
 its messages: no HTTP, no tokenizer, no template. B sequences with short random prompts decode together; the clock runs
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.load import Metrics
-from bench.servers import REPOSITORY, Settings
+from bench.servers import REPOSITORY, Settings, default_model
 from forgelm.commands.serve import engine_command
 from forgelm.config import Profile, load_profile
 from forgelm.ipc.framing import FrameBuffer, frame
@@ -204,7 +204,7 @@ def _by_batch(rates: list[tuple[int, float]]) -> Metrics:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Decode speed of the engine process alone.")
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=default_model())
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     metrics = measure(Settings(arguments.model.resolve(), arguments.threads), Work())

@@ -1,6 +1,6 @@
 """What `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` do to decode steps, alone and beside other work.
 
-    python -m bench.omp_wait --model PATH            about eight minutes on two cores
+    python -m bench.omp_wait                         about eight minutes on two cores
 
 llama.cpp's threads meet at a barrier after each node of the graph, some hundreds of times a step. How long they spin
 there before they sleep is libgomp's to decide, once, from the environment: so each setting is a process of its own,
@@ -26,7 +26,7 @@ from typing import Any
 
 from bench import machine
 from bench.rows import number
-from bench.servers import end_on_signals
+from bench.servers import default_model, end_on_signals
 from bench.stats import percentile
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -47,7 +47,7 @@ NEIGHBOURS: dict[str, tuple[float, float] | None] = {
 BATCHES = (1, 8)
 PROMPT = 32
 STEPS = {1: 160, 8: 60}
-TRIES = 4
+TRIES = 12
 MOST_SECONDS = 6.0
 """Per batch size; the worst settings would take minutes beside a neighbour."""
 
@@ -227,7 +227,7 @@ def print_table(lines: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Decode steps under libgomp's wait policies.")
-    parser.add_argument("--model", type=Path)
+    parser.add_argument("--model", type=Path, default=default_model())
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet", type=float, default=0.1, metavar="CORES", help="wait until others use less")
@@ -238,8 +238,6 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.neighbour:
         neighbour(*arguments.neighbour)
-    if arguments.model is None:
-        parser.error("--model is required")
     if arguments.child:
         child(arguments.model, arguments.threads)
         return 0
@@ -258,4 +256,7 @@ def _order(key: Key) -> tuple[int, int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

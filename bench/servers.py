@@ -22,6 +22,7 @@ from typing import IO
 
 from bench import machine
 from bench.sse import AnswerError, Endpoint, complete
+from forgelm.config import load_profile
 
 READY_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0
@@ -41,6 +42,11 @@ class Settings:
     threads: int = 2
     context: int = 8192
     parallel: int = 8
+
+
+def default_model() -> Path:
+    """The starter's file, where `forgelm pull starter` puts it."""
+    return load_profile("starter").model.path()
 
 
 @dataclass(frozen=True)
@@ -179,16 +185,12 @@ def _answers(url: str) -> bool:
 
 
 def end_on_signals() -> None:
-    """Let SIGINT and SIGTERM unwind the stack, so that no server is left behind.
+    """Let SIGINT and SIGTERM unwind the stack as `KeyboardInterrupt`, so that no server is left behind.
 
     Python ends on SIGTERM without that, and a shell starts background jobs with SIGINT ignored.
     """
-
-    def stop(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def free_port() -> int:
