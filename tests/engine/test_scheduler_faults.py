@@ -85,6 +85,19 @@ def test_a_prompt_is_cut_to_the_cells_that_growing_decoders_leave() -> None:
     harness.check_answers()
 
 
+def test_two_prompts_share_the_cells_that_growing_decoders_leave() -> None:
+    """The second's chunk counts the first's: the harness would see a plan of more rows than cells."""
+    for size, boundary in [(10, 1), (19, 2), (28, 3), (37, 4), (55, 6), (67, 8)]:
+        harness = Harness(cells=256, slots=6, n_ubatch=64, row=0.1)
+        for request_id in range(1, 4):
+            harness.add(request_id, 30, max_tokens=60)
+        harness.until(3, 1)
+        harness.add(4, size, boundaries=tuple(range(boundary, size, boundary)))
+        harness.add(5, 137 - size)
+        harness.run()
+        harness.check_answers()
+
+
 def test_no_room_makes_the_youngest_give_way_and_the_others_go_on() -> None:
     harness = busy()
     assert not harness.step(NO_ROOM)
