@@ -1,4 +1,4 @@
-"""Where files live: the XDG base directories, with `FORGELM_*` overrides. Nothing is written into a clone or a store."""
+"""Where files live: the XDG base directories, with `FORGELM_*` overrides. Nothing goes into a clone or a store."""
 
 import os
 from pathlib import Path

@@ -13,7 +13,7 @@ from forgelm.selection import gpus_for, needs_gpu
 
 def place(engine: Engine, machine: Machine, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     """The devices for the model's layers; empty is the CPU. Raises `MachineError` when a required GPU is missing."""
-    if engine.device == "auto" and not devices:
+    if engine.device == "cpu" or engine.n_gpu_layers == 0 or (engine.device == "auto" and not devices):
         return ()
     wanted = [card.bus_id for card in gpus_for(engine, machine)]
     by_bus = {device.bus_id: device for device in devices}

@@ -104,7 +104,6 @@ def test_a_card_nvml_doesnt_know_is_chosen_by_ggmls_own_figures() -> None:
         names(Engine(device="0"), cards=(), devices=others)
 
 
-@pytest.mark.xfail(reason="place() takes ggml's emptiest device although no layer goes on it")
 def test_no_layers_on_the_gpu_is_the_cpu() -> None:
     """Asked for with `n_gpu_layers = 0`, a GPU would only lend its memory to buffers that nobody needs."""
     for wanted in ("auto", "gpu", "1"):
