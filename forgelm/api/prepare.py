@@ -22,6 +22,8 @@ from forgelm.text.template import ChatTemplate
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 """Characters."""
+MAX_MESSAGES = 16_384
+"""No context holds so many; merging, rendering and splitting hundreds of thousands takes minutes."""
 GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy: dividing logits by them overflows."""
 
@@ -54,6 +56,10 @@ class Preparer:
         self._check_common(request)
         if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        if len(request.messages) > MAX_MESSAGES:
+            raise InvalidRequest(
+                f"at most {MAX_MESSAGES} messages are taken, not {len(request.messages)}", param="messages"
+            )
         extra = dict(request.chat_template_kwargs or {})
         thinking = _thinking(extra, default=self._profile.chat.thinking)
         text = self._template.render(normalise(request.messages), enable_thinking=thinking, **extra)

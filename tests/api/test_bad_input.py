@@ -209,6 +209,13 @@ def test_34_messages_that_cant_be_served(live: Live, messages: Any, param: str) 
     assert refused(live.post(CHAT, {"messages": messages}))["param"] == param
 
 
+def test_messages_without_end(live: Live) -> None:
+    """190,000 of them fit the body's limit, and kept a thread busy for many minutes."""
+    for role in ("user", "system"):
+        messages = [{"role": role, "content": "x"}] * 190_000
+        assert refused(live.post(CHAT, {"messages": messages}))["param"] == "messages"
+
+
 def test_34_an_empty_message_is_answered(live: Live) -> None:
     """The template's frame around it is a prompt (case 34)."""
     assert live.chat("", max_tokens=2).json()["usage"]["completion_tokens"] == 2
