@@ -81,6 +81,8 @@ class FakeBackend:
             threads=1,
             llama_build="fake",
             load_seconds=settings.load,
+            warmup_decode_seconds=settings.step,
+            cells=settings.context,
             warmup_prefill_rate=1 / settings.row if settings.row else 100_000.0,
         )
 

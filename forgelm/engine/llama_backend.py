@@ -38,8 +38,8 @@ class LlamaBackend:
         )
         self._context = Context(self._model, _options(engine, threads))
         self._checkpoints: dict[int, Checkpoint] = {}
-        rate = self._warm_up()
-        self._facts = self._describe(engine, threads, time.monotonic() - began, rate)
+        self._warmup = self._warm_up()
+        self._facts = self._describe(engine, threads, time.monotonic() - began)
 
     @property
     def facts(self) -> ModelFacts:
@@ -85,22 +85,25 @@ class LlamaBackend:
         )
         return DecodeResult(status, tuple(tokens))
 
-    def _warm_up(self) -> float:
-        """Touch weights and buffers, then time one chunk; returns its tokens per second."""
+    def _warm_up(self) -> tuple[float, float]:
+        """Touch weights and buffers; returns a chunk's tokens per second and the seconds of a decode of one row."""
         rows = min(WARMUP_ROWS, self._context.n_ubatch)
-        tokens = np.arange(rows, dtype=np.int32) % self._model.vocab.size
-        seconds = 1.0
-        for count in (1, rows):
-            began = time.perf_counter()
-            row = self._context.add(0, tokens[:count], 0, logits=True)
-            self._context.decode()
-            self._context.logits(row)
-            seconds = time.perf_counter() - began
-            self._context.trim(0, 0)
-        return rows / seconds
+        self._time_rows(1)
+        return rows / self._time_rows(rows), self._time_rows(1)
 
-    def _describe(self, engine: Engine, threads: int, seconds: float, rate: float) -> ModelFacts:
+    def _time_rows(self, rows: int) -> float:
+        tokens = np.arange(rows, dtype=np.int32) % self._model.vocab.size
+        began = time.perf_counter()
+        row = self._context.add(0, tokens, 0, logits=True)
+        self._context.decode()
+        self._context.logits(row)
+        seconds = time.perf_counter() - began
+        self._context.trim(0, 0)
+        return seconds
+
+    def _describe(self, engine: Engine, threads: int, seconds: float) -> ModelFacts:
         model, build = self._model, build_info()
+        rate, decode_seconds = self._warmup
         return ModelFacts(
             architecture=model.architecture,
             description=model.description,
@@ -119,6 +122,8 @@ class LlamaBackend:
             llama_build=f"{build.version} {build.commit}",
             load_seconds=seconds,
             warmup_prefill_rate=rate,
+            warmup_decode_seconds=decode_seconds,
+            cells=self._context.n_ctx,
         )
 
 

@@ -57,9 +57,19 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         return 1
     facts = backend.facts
     pacer = Pacer(
-        config.engine.mode, config.engine.target_itl_ms, config.engine.n_ubatch, 1 / facts.warmup_prefill_rate
+        config.engine.mode,
+        config.engine.target_itl_ms,
+        config.engine.n_ubatch,
+        1 / facts.warmup_prefill_rate,
+        facts.warmup_decode_seconds,
     )
-    scheduler = Scheduler(cells=facts.context, slots=facts.slots, pacer=pacer, split_batches=backend.splits_batches)
+    scheduler = Scheduler(
+        cells=facts.cells,
+        context=facts.context,
+        slots=facts.slots,
+        pacer=pacer,
+        split_batches=backend.splits_batches,
+    )
     channel.send(Ready(facts))
     try:
         Loop(channel, scheduler, backend).run()

@@ -5,6 +5,8 @@ decoders in it is sized to end within a target, so prefill gets the time that is
 larger but still bounded in time, so that aborts and the watchdog never wait long.
 """
 
+from math import inf
+
 from forgelm.config import MIN_CHUNK, Mode
 
 FLOOR_SECONDS = {"low_latency": 0.100, "high_throughput": 0.400}
@@ -13,39 +15,53 @@ DECODE_STEPS = {"low_latency": 4.0, "high_throughput": 12.0}
 """Automatic target: this many plain decode steps, so prefill keeps 3/4 (11/12) of the time on any machine."""
 ALONE_SECONDS = 0.5
 """A chunk's time when nobody is decoding."""
+OUTLIER = 3.0
+"""A sample counts for at most this many times what was known, so that one hiccup doesn't set the pace for a while."""
 _ALPHA = 0.2
+_LEAST_SECONDS = 1e-6
 
 
 class Pacer:
     """Learns what steps cost and sizes chunks. Owned by the scheduler."""
 
-    def __init__(self, mode: Mode, target_itl_ms: float, max_chunk: int, row_seconds: float) -> None:
-        """`row_seconds` is a first guess of one prefill row's cost, from the warm-up."""
+    def __init__(
+        self, mode: Mode, target_itl_ms: float, max_chunk: int, row_seconds: float, decode_seconds: float = 0.0
+    ) -> None:
+        """`row_seconds` and `decode_seconds` are the warm-up's figures: one prefill row, one decode of one sequence."""
         self._mode = mode
         self._fixed_target = target_itl_ms / 1000
         self._max_chunk = max_chunk
-        self._row_seconds = row_seconds
-        self._decode_seconds: dict[int, float] = {}
+        self._row_seconds = max(row_seconds, _LEAST_SECONDS)
+        self._decode_seconds: dict[int, float] = {1: decode_seconds} if decode_seconds else {}
 
     def observe(self, decode_rows: int, prefill_rows: int, seconds: float) -> None:
         """Learn from a finished step."""
+        known = self.decode_seconds(decode_rows)
         if decode_rows and not prefill_rows:
-            known = self._decode_seconds.get(decode_rows)
-            self._decode_seconds[decode_rows] = seconds if known is None else _blend(known, seconds)
+            seen = self._decode_seconds.get(decode_rows)
+            first = min(seconds, self._one_by_one(decode_rows))
+            self._decode_seconds[decode_rows] = first if seen is None else _blend(seen, seconds)
         elif prefill_rows >= MIN_CHUNK // 2:
-            row = max(seconds - self.decode_seconds(decode_rows), 0.1 * seconds) / prefill_rows
-            self._row_seconds = _blend(self._row_seconds, row)
+            row = max(seconds - known, 0.1 * seconds) / prefill_rows
+            self._row_seconds = max(_blend(self._row_seconds, row), _LEAST_SECONDS)
+            if decode_rows and seconds < known:
+                # With prompts in it a step can't be shorter than without.
+                self._decode_seconds[decode_rows] = seconds
 
     def decode_seconds(self, rows: int) -> float:
         """Predicted time of a step of `rows` decoding sequences and nothing else."""
         if rows == 0:
             return 0.0
         known = self._decode_seconds
-        if rows in known:
-            return known[rows]
-        if known:
-            return known[min(known, key=lambda seen: abs(seen - rows))]
-        return rows * self._row_seconds
+        if not known:
+            return rows * self._row_seconds
+        nearest = known[min(known, key=lambda seen: abs(seen - rows))]
+        return min(nearest, self._one_by_one(rows))
+
+    def _one_by_one(self, rows: int) -> float:
+        """What `rows` sequences would take in smaller steps that are known: no step of all of them takes longer."""
+        known = self._decode_seconds
+        return min((rows / seen * known[seen] for seen in known if seen < rows), default=inf)
 
     def target(self, decode_rows: int) -> float:
         """Seconds that a step with `decode_rows` decoders may take."""
@@ -67,4 +83,4 @@ class Pacer:
 
 
 def _blend(old: float, new: float) -> float:
-    return old + _ALPHA * (new - old)
+    return old + _ALPHA * (min(new, OUTLIER * old) - old)

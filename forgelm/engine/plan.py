@@ -4,7 +4,6 @@ A plan is one ordered list of operations, because order is what llama.cpp's memo
 reused, a fork happens before its source moves on, and on hybrid models decode rows run apart from prefill rows.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,8 +23,8 @@ class Draw:
     choice: int
     index: int
     """How many tokens this choice has generated so far; with seed and choice it fixes the random number."""
-    generated: Mapping[int, int]
-    """Token → how often this choice generated it (for penalties). Read during the step, owned by the sequence."""
+    generated: Tokens
+    """What this choice has generated (for penalties), shape (index,). Read during the step, owned by the sequence."""
 
 
 @dataclass(frozen=True, slots=True)

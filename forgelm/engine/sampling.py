@@ -6,13 +6,12 @@ replaying a request draws the same ones whatever else ran beside it.
 """
 
 import struct
-from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.engine.plan import Draw
+from forgelm.engine.plan import Draw, Tokens
 
 Logits = npt.NDArray[np.float32]
 
@@ -28,7 +27,7 @@ _BLOCK = 256
 def draw_token(logits: Logits, draw: Draw) -> int:
     """The next token given `logits`, shape (vocabulary,), which is left unchanged."""
     sampling = draw.sampling
-    if sampling.presence_penalty and draw.generated:
+    if sampling.presence_penalty:
         logits = _penalised(logits, draw.generated, sampling.presence_penalty)
     if sampling.temperature < GREEDY_BELOW:
         return int(logits.argmax())
@@ -121,7 +120,8 @@ def _nucleus(weights: Logits, top_p: float) -> npt.NDArray[np.intp]:
         most *= 8
 
 
-def _penalised(logits: Logits, generated: Mapping[int, int], penalty: float) -> Logits:
+def _penalised(logits: Logits, generated: Tokens, penalty: float) -> Logits:
     penalised = logits.copy()
-    penalised[np.fromiter(generated, np.intp, len(generated))] -= np.float32(penalty)
+    # Indexed assignment takes one off a token however often it is in the list: presence, not frequency.
+    penalised[generated] -= np.float32(penalty)
     return penalised

@@ -32,9 +32,13 @@ class BackendBroken(Exception):
 class Scheduler:
     """The owner of all sequences. One caller: the engine's loop."""
 
-    def __init__(self, *, cells: int, slots: int, pacer: Pacer, split_batches: bool = False) -> None:
-        """`cells` is the KV pool in tokens; `split_batches` keeps decode and prefill rows in decodes of their own."""
+    def __init__(self, *, cells: int, slots: int, pacer: Pacer, context: int = 0, split_batches: bool = False) -> None:
+        """`cells` is the KV pool in tokens, `context` the most one request may hold (0: all of it).
+
+        `split_batches` keeps decode and prefill rows in decodes of their own.
+        """
         self.cells = cells
+        self._context = context or cells
         self._pacer = pacer
         self._split = split_batches
         self._free_slots = list(reversed(range(slots)))
@@ -58,7 +62,7 @@ class Scheduler:
         if problem:
             self._endings.append(Delta(request.id, finish="error", error=problem))
             return
-        sequence = Sequence.from_request(request, order=self._arrivals, context=self.cells, now=now)
+        sequence = Sequence.from_request(request, order=self._arrivals, context=self._context, now=now)
         self._arrivals += 1
         self._by_id[request.id] = sequence
         self._waiting.append(sequence)
@@ -281,8 +285,8 @@ class Scheduler:
         length, rest = divmod(len(request.prompt), 4)
         if rest or request.max_tokens < 1:
             return "a prompt must be whole int32 token ids, and max_tokens at least 1"
-        if not 0 < length < self.cells:
-            return f"a prompt of {length} tokens doesn't fit a context of {self.cells}"
+        if not 0 < length < self._context:
+            return f"a prompt of {length} tokens doesn't fit a context of {self._context}"
         if request.id in self._by_id:
             return f"request id {request.id} is in use"
         if request.constraint is not None or request.logprobs >= 0 or request.choices != 1:

@@ -5,7 +5,7 @@ the same thing: tokens that are not computed yet.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,7 +42,6 @@ class Sequence:
     computed: int = 0
     """Tokens in the slot's memory."""
     slot: int = NO_SLOT
-    generated: dict[int, int] = field(default_factory=dict)
     preemptions: int = 0
     failures: int = 0
     """Steps that failed with this sequence in them since its last token."""
@@ -74,14 +73,13 @@ class Sequence:
 
     def draw(self) -> Draw:
         """How to pick the next token."""
-        index = self.length - self.prompt_length
-        return Draw(self.request.sampling, 0, index, self.generated)
+        prompt = self.prompt_length
+        return Draw(self.request.sampling, 0, self.length - prompt, self.tokens[prompt : self.length])
 
     def append(self, token: int) -> FinishReason | None:
         """Add a drawn token; says whether the answer ends with it."""
         self.tokens[self.length] = token
         self.length += 1
-        self.generated[token] = self.generated.get(token, 0) + 1
         if token in self.request.stop_tokens:
             return "stop"
         return "length" if self.length >= self.limit else None

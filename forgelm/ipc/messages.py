@@ -96,7 +96,7 @@ class ModelFacts(Message, frozen=True):
     vocabulary: int
     context_train: int
     context: int
-    """Cells in the shared pool, and so the most tokens one request can hold."""
+    """The most tokens one request can hold: the pool, or less where the model was trained for less."""
     slots: int
     """Sequences that can run at once."""
     kv_type: str
@@ -109,6 +109,10 @@ class ModelFacts(Message, frozen=True):
     load_seconds: float
     warmup_prefill_rate: float
     """Tokens per second of the warm-up's prefill chunk."""
+    warmup_decode_seconds: float
+    """Time of the warm-up's decode of one sequence."""
+    cells: int
+    """KV cells in the pool that all requests share."""
 
 
 class Ready(Message, tag="ready", frozen=True):

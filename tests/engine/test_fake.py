@@ -14,7 +14,7 @@ from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness, generate
 
-DRAW = Draw(Sampling(), 0, 0, {})
+DRAW = Draw(Sampling(), 0, 0, np.empty(0, np.int32))
 
 
 def fake(**settings) -> FakeBackend:

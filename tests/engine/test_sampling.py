@@ -21,7 +21,9 @@ _Z = 4.7534
 
 
 def draw(settings: Sampling, index: int = 0, *, choice: int = 0, generated: dict[int, int] | None = None) -> Draw:
-    return Draw(settings, choice, index, generated or {})
+    return Draw(
+        settings, choice, index, np.array([t for t, n in (generated or {}).items() for _ in range(n)], np.int32)
+    )
 
 
 def exact(logits: np.ndarray, settings: Sampling, generated: dict[int, int] | None = None) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forgelm.engine.llama_backend import LlamaBackend
@@ -16,7 +17,7 @@ from tests.llama.drive import assert_greedy, ids, words
 
 pytestmark = pytest.mark.model
 
-GREEDY = Draw(Sampling(temperature=0.0), 0, 0, {})
+GREEDY = Draw(Sampling(temperature=0.0), 0, 0, np.empty(0, np.int32))
 
 
 @pytest.fixture(params=["starter", "hybrid"])
