@@ -4,7 +4,10 @@ Knows nothing of templates or of which text may hold special tokens; callers say
 """
 
 import ctypes
+import re
 from array import array
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,10 @@ from forgelm.errors import ModelError
 from forgelm.llama.lib import L, c_string, load_handle
 
 _PIECE_BYTES = 128
+_WHOLE = 65_536
+"""Characters up to which a text is tokenized in one go: at worst a seventh of a second."""
+_PART = 4096
+"""Characters between cuts of a longer text."""
 
 
 class Pieces(dict[int, bytes]):
@@ -75,6 +82,43 @@ class Vocabulary:
         `add_special` adds what the model wants at the start (BOS); `parse_special` reads control tokens written out
         in the text. llama.cpp releases the interpreter lock meanwhile.
         """
+        if len(text) <= _WHOLE or not parse_special or L.llama_vocab_get_add_eos(self._vocab):
+            return self._tokenize(text, add_special, parse_special)
+        tokens = array("i")
+        for index, part in enumerate(self._parts(text)):
+            tokens += self._tokenize(part, add_special and index == 0, parse_special=True)
+        return tokens
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """`text` cut before special tokens, about every `_PART` characters.
+
+        llama.cpp walks a list of all fragments found so far for each special token it meets: 40,000 of them in one text
+        took 7 s, and nothing can stop it. Text is tokenized apart on both sides of a special token anyway.
+        """
+        start = 0
+        while start + _PART < len(text):
+            # The first match may lie inside a longer special token that the search began in; the next can't.
+            first = self._special.search(text, start + _PART)
+            cut = self._special.search(text, first.end()) if first else None
+            if cut is None:
+                break
+            yield text[start : cut.start()]
+            start = cut.start()
+        yield text[start:]
+
+    @cached_property
+    def _special(self) -> "re.Pattern[str]":
+        """Matches special tokens that leave the text before them alone, longest first; nothing if there are none."""
+        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED | L.LLAMA_TOKEN_ATTR_UNKNOWN
+        names = []
+        for token in range(self.size):
+            attributes = L.llama_vocab_get_attr(self._vocab, token)
+            if attributes & special and not attributes & L.LLAMA_TOKEN_ATTR_LSTRIP:
+                names.append(self.text_of(token))
+        longest_first = sorted((re.escape(name) for name in names if name), key=len, reverse=True)
+        return re.compile("|".join(longest_first) or r"(?!)")
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> "array[int]":
         data = text.encode()
         room = len(data) + 4
         buffer = (ctypes.c_int32 * room)()
