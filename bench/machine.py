@@ -116,7 +116,11 @@ class Competition:
         return self
 
     def end(self) -> float:
-        """Cores' worth of competing work, on average. Clock ticks of 10 ms make short periods coarse."""
+        """Cores' worth of competing work, on average.
+
+        Most kernels sample the total at their tick, while processes' own times are exact: over a second or so, or
+        with work in step with the tick, readings below a tenth mean nothing.
+        """
         others = (busy_seconds() - self._busy) - (self._our_seconds() - self._ours)
         return max(0.0, others / (time.perf_counter() - self._began))
 

@@ -85,6 +85,7 @@ class Engine(Section, frozen=True):
     target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
     """The longest step while someone is decoding, in milliseconds; 0 lets the mode decide."""
     omp_wait: OmpWait = "auto"
+    """How llama.cpp's threads wait for each other: "active" spins, "passive" sleeps, "auto" spins briefly first."""
 
     def __post_init__(self) -> None:
         _check_device(self.device)
