@@ -11,6 +11,7 @@ a core in bursts of 1.7 ms, `busy` never sleeps.
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -136,7 +136,7 @@ def neighbour(busy: float, asleep: float) -> None:
             time.sleep(asleep)
 
 
-@contextmanager
+@contextlib.contextmanager
 def beside(rhythm: tuple[float, float] | None) -> Iterator[None]:
     """A neighbour process for the time of the block."""
     if rhythm is None:
@@ -181,20 +181,28 @@ def measure_undisturbed(arguments: argparse.Namespace, setting: str, load: str) 
 
 
 def collect(arguments: argparse.Namespace) -> tuple[dict[Key, list[Steps]], list[float]]:
-    """All rounds: (load, setting, batch) → its runs, and the cores that strangers used in each."""
+    """All rounds, or those before an interrupt: (load, setting, batch) → its runs, and the cores strangers used."""
     runs: dict[Key, list[Steps]] = {}
     competing: list[float] = []
-    names = list(SETTINGS)
-    for index in range(arguments.rounds):
-        for load in arguments.loads.split(","):
-            # Each round starts with another setting, so that drift doesn't favour one.
-            for setting in names[index % len(names) :] + names[: index % len(names)]:
-                found, strangers = measure_undisturbed(arguments, setting, load)
-                competing.append(strangers)
-                for steps in found:
-                    runs.setdefault((load, setting, steps.batch), []).append(steps)
-                _progress(index, load, setting, found, strangers)
+    with contextlib.suppress(KeyboardInterrupt):
+        for index, load, setting in _turns(arguments.rounds, arguments.loads.split(",")):
+            found, strangers = measure_undisturbed(arguments, setting, load)
+            competing.append(strangers)
+            for steps in found:
+                runs.setdefault((load, setting, steps.batch), []).append(steps)
+            _progress(index, load, setting, found, strangers)
     return runs, competing
+
+
+def _turns(rounds: int, loads: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Round, load and setting, in the order of measuring."""
+    names = list(SETTINGS)
+    for index in range(rounds):
+        # Each round starts with another setting, so that drift doesn't favour one.
+        shift = index % len(names)
+        for load in loads:
+            for setting in names[shift:] + names[:shift]:
+                yield index, load, setting
 
 
 def _progress(index: int, load: str, setting: str, runs: list[Steps], strangers: float) -> None:
@@ -244,6 +252,8 @@ def main() -> int:
         return 0
     end_on_signals()
     runs, competing = collect(arguments)
+    if not runs:
+        return 130
     lines = [summary(key, runs[key]) for key in sorted(runs, key=_order)]
     print_table(lines)
     print(f"\nothers used {median(competing):.2f} cores (median of the runs), {max(competing):.2f} (most)\n")
