@@ -60,7 +60,8 @@ def main() -> int:
     arguments = parser.parse_args()
     end_on_signals()
     try:
-        figures = run(arguments)
+        with machine.sole_benchmark():
+            figures = run(arguments)
     except (ServerError, AnswerError, OSError) as error:
         print(f"api_cpu: {error}", file=sys.stderr)
         return 1

@@ -273,7 +273,8 @@ def main() -> int:
         print(f"compare: no scenario {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2
     try:
-        document = run(arguments)
+        with machine.sole_benchmark():
+            document = run(arguments)
     except (peers.PeerError, servers.ServerError, engine_decode.DecodeError, AnswerError, OSError) as error:
         print(f"compare: {error}", file=sys.stderr)
         return 1

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from bench import machine
 from bench.load import Metrics
 from bench.servers import REPOSITORY, Settings, default_model
 from forgelm.commands.serve import engine_command
@@ -207,7 +208,8 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=default_model())
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    metrics = measure(Settings(arguments.model.resolve(), arguments.threads), Work())
+    with machine.sole_benchmark():
+        metrics = measure(Settings(arguments.model.resolve(), arguments.threads), Work())
     for name, value in metrics.items():
         print(f"{name:20} {value:8.1f}")
     print(json.dumps({"bench": "engine_decode", **metrics}))

@@ -4,16 +4,20 @@ Reads /proc (Linux). Knows nothing of servers beyond their process ids.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from forgelm import paths
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("llama-cpp-python", "numpy", "litestar", "uvicorn", "uvloop", "msgspec")
@@ -58,6 +62,20 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@contextlib.contextmanager
+def sole_benchmark() -> Iterator[None]:
+    """Hold this user's one turn to measure: two benchmarks at once would measure each other."""
+    directory = paths.cache_dir() / "bench"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another benchmark is running; this one begins when it has ended", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def busy_seconds() -> float:

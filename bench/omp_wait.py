@@ -251,7 +251,8 @@ def main() -> int:
         child(arguments.model, arguments.threads)
         return 0
     end_on_signals()
-    runs, competing = collect(arguments)
+    with machine.sole_benchmark():
+        runs, competing = collect(arguments)
     if not runs:
         return 130
     lines = [summary(key, runs[key]) for key in sorted(runs, key=_order)]

@@ -231,6 +231,10 @@ async def open_exchange(
 async def complete(endpoint: Endpoint, prompt: str, max_tokens: int) -> Answer:
     """One whole streamed answer. Raises `AnswerError`, `OSError` or `TimeoutError`."""
     exchange = await open_exchange(endpoint, prompt, max_tokens)
-    async with asyncio.timeout(TIMEOUT):
-        await exchange.ended
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            await exchange.ended
+    finally:
+        # llama-server ends only once its clients have hung up.
+        exchange.cut()
     return parse(exchange.sent, exchange.pieces)
