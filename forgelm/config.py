@@ -85,7 +85,11 @@ class Engine(Section, frozen=True):
     target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
     """The longest step while someone is decoding, in milliseconds; 0 lets the mode decide."""
     omp_wait: OmpWait = "auto"
-    """How llama.cpp's threads wait for each other: "active" spins, "passive" sleeps, "auto" spins briefly first."""
+    """How llama.cpp's threads wait for each other: "active" spins, "passive" sleeps, "auto" is libgomp's own mixture.
+
+    Measured on 2 cores (bench/LOG.md): alone or beside a neighbour that works in bursts nothing beats "auto",
+    and "passive" halves a single sequence's speed; only beside a process that never rests "passive" is twice as fast.
+    """
 
     def __post_init__(self) -> None:
         _check_device(self.device)

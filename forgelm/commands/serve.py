@@ -1,6 +1,5 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -22,12 +21,6 @@ from forgelm.selection import Choice, choose_profile, require_usable_gpu, shippe
 from forgelm.supervisor import Command
 
 STARTER = "starter"
-SPIN_COUNT = 1000
-"""How often a thread of llama.cpp's looks for the others at a barrier before it sleeps (libgomp's unit).
-
-Measured on 2 cores (bench/LOG.md): as fast as libgomp's own choice on a quiet machine, where never spinning costs half,
-and half again as fast at 8 sequences beside a busy process, where spinning longer keeps the core from whom is waited for.
-"""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -166,8 +159,6 @@ def engine_command(profile: Profile, model: Path, machine: Machine, log_level: s
     }
     if profile.engine.omp_wait != "auto":
         environment["OMP_WAIT_POLICY"] = profile.engine.omp_wait
-    elif not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
-        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
     return Command("forgelm.engine.main", msgspec.json.encode(config).decode(), environment)
 
 

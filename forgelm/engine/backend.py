@@ -15,7 +15,7 @@ class Backend(Protocol):
 
     @property
     def splits_batches(self) -> bool:
-        """Whether decode rows and prefill rows must go in decodes of their own (hybrid models)."""
+        """Whether decode rows and prefill rows go in decodes of their own: hybrids must, CPUs are faster so."""
 
     def run(self, plan: Plan) -> Outcome:
         """Carry out the plan's operations in order.

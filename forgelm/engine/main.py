@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
+    _schedule_normally()
     config = msgspec.json.decode(arguments[1], type=EngineConfig)
     log.configure(config.log_level, json=config.log_json, process="engine")
     with socket.socket(fileno=int(arguments[0])) as connection:
@@ -47,6 +48,12 @@ def main(arguments: list[str]) -> int:
 def _die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies: a step that hangs never reads the closed socket."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _schedule_normally() -> None:
+    """The API process gives way to this one, and children inherit how their parent is scheduled."""
+    if hasattr(os, "SCHED_OTHER"):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _serve(channel: Channel, config: EngineConfig) -> int:
@@ -69,6 +76,7 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         slots=facts.slots,
         pacer=pacer,
         split_batches=backend.splits_batches,
+        recurrent=facts.recurrent,
     )
     channel.send(Ready(facts))
     try:

@@ -32,15 +32,26 @@ class BackendBroken(Exception):
 class Scheduler:
     """The owner of all sequences. One caller: the engine's loop."""
 
-    def __init__(self, *, cells: int, slots: int, pacer: Pacer, context: int = 0, split_batches: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        cells: int,
+        slots: int,
+        pacer: Pacer,
+        context: int = 0,
+        split_batches: bool = False,
+        recurrent: bool = False,
+    ) -> None:
         """`cells` is the KV pool in tokens, `context` the most one request may hold (0: all of it).
 
-        `split_batches` keeps decode and prefill rows in decodes of their own.
+        `split_batches` keeps decode and prefill rows in decodes of their own; `recurrent` says that a failed decode
+        damages sequences outside it too.
         """
         self.cells = cells
         self._context = context or cells
         self._pacer = pacer
         self._split = split_batches
+        self._recurrent = recurrent
         self._free_slots = list(reversed(range(slots)))
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -224,8 +235,8 @@ class Scheduler:
             self._preempt(self._youngest())
             return
         # A tainted batch takes down everyone in it, as does no room for a sequence that has all of it to itself. On
-        # models that split batches (recurrent ones) it moves the states of all others too, who start over unblamed.
-        tainted = self._running if status.taints and self._split else sequences
+        # recurrent models it moves the states of all others too, who start over unblamed.
+        tainted = self._running if status.taints and self._recurrent else sequences
         for sequence in sorted(tainted, key=lambda victim: -victim.order):
             sequence.failures += sequence in sequences
             if sequence.failures >= MAX_FAILURES:

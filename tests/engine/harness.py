@@ -61,7 +61,7 @@ class Harness:
         settings = FakeSettings(step=step, row=row, context=room or cells, slots=slots)
         self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split)
         self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row)
-        self.scheduler = Scheduler(cells=cells, slots=slots, pacer=self.pacer, split_batches=split)
+        self.scheduler = Scheduler(cells=cells, slots=slots, pacer=self.pacer, split_batches=split, recurrent=split)
         self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
         self.now = 1.0
         self.requests: dict[int, Generate] = {}
