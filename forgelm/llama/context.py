@@ -108,10 +108,6 @@ class Context:
             L.llama_free(self._handle)
             self._handle = None
 
-    def set_threads(self, threads: int) -> None:
-        """Use `threads` for every step from now on."""
-        L.llama_set_n_threads(self._handle, threads, threads)
-
     def length(self, slot: int) -> int:
         """Tokens of `slot` in memory."""
         return self._ledger(slot).length

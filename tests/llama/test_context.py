@@ -7,10 +7,9 @@ import pytest
 
 from forgelm.errors import ModelError
 from forgelm.llama.context import KV_TYPES, Context
-from forgelm.llama.lib import L
 from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
-from tests.llama.drive import assert_greedy, assert_same, feed, greedy_on, ids, noise, opened, options, refused, words
+from tests.llama.drive import assert_same, feed, ids, noise, opened, options, refused, words
 from tests.llama.raw import from_scratch
 
 pytestmark = pytest.mark.model
@@ -56,17 +55,6 @@ def test_a_batch_may_be_several_ubatches(hybrid: Model) -> None:
     text = words(hybrid, 1, 200)
     with opened(hybrid, n_ubatch=64) as context:
         assert_same(feed(context, 0, text), from_scratch(hybrid.handle, text))
-
-
-def test_threads_change_between_steps(hybrid: Model) -> None:
-    text = words(hybrid, 0, 16)
-    with opened(hybrid, threads=2) as context:
-        answer = [int(feed(context, 0, text).argmax())]
-        for threads in (1, 2, 1):
-            context.set_threads(threads)
-            assert L.llama_n_threads(context._handle) == L.llama_n_threads_batch(context._handle) == threads
-            answer += greedy_on(context, 0, feed(context, 0, answer[-1:]), 1)
-    assert_greedy(hybrid, text, answer)
 
 
 def test_closing_twice_is_harmless(hybrid: Model) -> None:
