@@ -1,10 +1,16 @@
 """Fixtures for the whole suite: the models, each made or fetched when the first test asks for it."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests import models
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A suite that was started in the background inherits that, and so would every process whose Ctrl-C is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_tokens_only_where_they_are_drawn(model: Model, loaded: LlamaBackend) ->
 def test_a_prefix_cache_in_one_plan(model: Model, loaded: LlamaBackend) -> None:
     """Prefill to a boundary, save there, go on; a second request takes the prefix; a third after the first has gone."""
     prefix, first, second = words(model, 1, 40), words(model, 2, 6), words(model, 3, 6)
-    recurrent = loaded.splits_batches
+    recurrent = loaded.facts.recurrent
     (mine,) = drawn(loaded, Decode((span(0, prefix, draw=False),)), Save(0, key=7), Decode((span(0, first, 40),)))
     take: tuple[Operation, ...] = (Fork(0, 1, 40), Restore(1, 7)) if recurrent else (Fork(0, 1, 40),)
     (theirs,) = drawn(loaded, *take, Decode((span(1, second, 40),)))
@@ -148,7 +148,7 @@ def test_a_plan_that_would_corrupt_raises(model: Model, loaded: LlamaBackend, op
 def test_facts(hybrid_backend: LlamaBackend, starter_backend: LlamaBackend) -> None:
     hybrid, dense = hybrid_backend.facts, starter_backend.facts
     assert (hybrid.architecture, hybrid.recurrent, hybrid_backend.splits_batches) == ("qwen35", True, True)
-    assert (dense.architecture, dense.recurrent, starter_backend.splits_batches) == ("llama", False, False)
+    assert (dense.architecture, dense.recurrent, starter_backend.splits_batches) == ("llama", False, True)
     assert (dense.layers, dense.context, dense.context_train, dense.slots) == (30, 2048, 8192, 8)
     assert dense.warmup_prefill_rate > 0
     assert (dense.devices, dense.threads) == (("CPU",), 1)
