@@ -7,7 +7,6 @@ import pytest
 
 from tests import models
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A suite that was started in the background inherits that, and so would every process whose Ctrl-C is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
