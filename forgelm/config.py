@@ -110,6 +110,30 @@ def _check_device(device: str | tuple[str, ...]) -> None:
         raise ValueError(f'device {shown!r} is no "auto", "gpu", "cpu", GPU index or uuid, or list of those')
 
 
+class Cache(Section, frozen=True):
+    """What is kept of finished requests, so that nothing is computed twice. Each mechanism can be switched off."""
+
+    prefix_cache: bool = True
+    """Keep computed prefixes on the device and share them between requests. Off turns all the others off as well."""
+    checkpoints: bool = True
+    """Hybrid models only: save recurrent states at message ends, so that a shared prefix can be picked up there."""
+    share_in_flight: bool = True
+    """Let a request wait while another one computes the prefix they share."""
+    host_tier: bool = True
+    """Move prefixes that must leave the device into RAM, and fetch them back from there."""
+    disk_tier: bool = False
+    """Keep prefixes on disk, in the cache directory, over restarts. Off: what users wrote isn't put on disk unasked."""
+    device_cells: NonNegative = 0
+    """KV cells that finished requests may keep; 0 bounds them by what they cost each decode, as measured."""
+    sequences: NonNegative = 0
+    """Finished requests kept on the device; 0 decides by the model (a hybrid pays a recurrent state for each)."""
+    checkpoint_tokens: NonNegative = 0
+    """Long texts get a checkpoint every so many tokens; 0 takes as many as one state weighs in KV."""
+    host_bytes: NonNegative = 0
+    """RAM for the host tier; 0 is a quarter of what is free at the start. Never more than half of that."""
+    disk_bytes: NonNegative = 8 * 2**30
+
+
 class EngineConfig(Section, frozen=True):
     """What the engine process needs to start; its parent sends it as JSON."""
 
@@ -119,6 +143,9 @@ class EngineConfig(Section, frozen=True):
     threads: int
     log_level: str = "info"
     log_json: bool = True
+    cache: Cache = Cache()
+    disk_directory: str = ""
+    """Where the disk tier keeps its files; needed when it is on."""
 
 
 class Limits(Section, frozen=True):
@@ -177,6 +204,7 @@ class Profile(Section, frozen=True):
     model: ModelSource
     description: str = ""
     engine: Engine = Engine()
+    cache: Cache = Cache()
     limits: Limits = Limits()
     server: Server = Server()
     sampling: Sampling = Sampling()

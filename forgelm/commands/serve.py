@@ -10,7 +10,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm import log
+from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
 from forgelm.config import EngineConfig, KVType, Mode, Profile, load_profile
@@ -152,7 +152,15 @@ def _placed(profile: Profile, machine: Machine, *, allow_cpu: bool) -> Profile:
 def engine_command(profile: Profile, model: Path, machine: Machine, log_level: str) -> Command:
     """How to start the engine process for `profile`."""
     threads = profile.engine.threads or machine.cores.usable
-    config = EngineConfig(str(model), profile.engine, threads, log_level, not sys.stderr.isatty())
+    config = EngineConfig(
+        str(model),
+        profile.engine,
+        threads,
+        log_level,
+        not sys.stderr.isatty(),
+        profile.cache,
+        str(paths.cache_dir() / "prefixes"),
+    )
     environment = {
         # A crash would otherwise run gdb on the dying process first.
         "GGML_NO_BACKTRACE": "1",
