@@ -28,6 +28,10 @@ Seconds = Annotated[float, Meta(gt=0.0)]
 QUANTIZED_KV = ("q8_0", "q4_0")
 MIN_CHUNK = 16
 """Rows of the smallest prefill chunk; below this the cost per row climbs steeply."""
+MAX_SEQUENCES = 256
+"""llama.cpp's limit on sequence ids."""
+KEPT, KEPT_ON_HYBRIDS = 24, 4
+"""Finished requests kept on the device unless the profile says otherwise."""
 DEVICE_WORDS = ("auto", "gpu", "cpu")
 GPU_NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]{4,}")
 
@@ -71,7 +75,7 @@ class Engine(Section, frozen=True):
     """Layers on the GPU; −1 is all of them."""
     context: Annotated[int, Meta(ge=256)] = 8192
     """KV cells in the pool all requests share; also the longest one request may get."""
-    parallel: Annotated[int, Meta(ge=1, le=256)] = 4
+    parallel: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 4
     """Sequences that run at once."""
     n_batch: Annotated[int, Meta(ge=32)] = 2048
     n_ubatch: Annotated[int, Meta(ge=32)] = 512
@@ -132,6 +136,13 @@ class Cache(Section, frozen=True):
     host_bytes: NonNegative = 0
     """RAM for the host tier; 0 is a quarter of what is free at the start. Never more than half of that."""
     disk_bytes: NonNegative = 8 * 2**30
+
+    def kept_sequences(self, parallel: int, *, recurrent: bool) -> int:
+        """Sequence ids beside the `parallel` running ones, for finished requests; each costs a hybrid one state."""
+        if not self.prefix_cache:
+            return 0
+        kept = self.sequences or (KEPT_ON_HYBRIDS if recurrent else KEPT)
+        return min(kept, MAX_SEQUENCES - parallel)
 
 
 class EngineConfig(Section, frozen=True):
