@@ -155,6 +155,8 @@ class EngineConfig(Section, frozen=True):
     log_level: str = "info"
     log_json: bool = True
     cache: Cache = Cache()
+    host_bytes: int = 0
+    """RAM for checkpoints and the host tier, resolved."""
     disk_directory: str = ""
     """Where the disk tier keeps its files; needed when it is on."""
 

@@ -13,7 +13,7 @@ import rich_click
 from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.config import EngineConfig, KVType, Mode, Profile, load_profile
+from forgelm.config import Cache, EngineConfig, KVType, Mode, Profile, load_profile
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
@@ -149,6 +149,11 @@ def _placed(profile: Profile, machine: Machine, *, allow_cpu: bool) -> Profile:
     return require_usable_gpu(profile, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major())
 
 
+def host_tier_bytes(cache: Cache, free: int) -> int:
+    """RAM for saved prefixes and checkpoints, of `free` bytes that this process may still take."""
+    return max(0, min(cache.host_bytes or free // 4, free // 2))
+
+
 def engine_command(profile: Profile, model: Path, machine: Machine, log_level: str) -> Command:
     """How to start the engine process for `profile`."""
     threads = profile.engine.threads or machine.cores.usable
@@ -159,6 +164,7 @@ def engine_command(profile: Profile, model: Path, machine: Machine, log_level: s
         log_level,
         not sys.stderr.isatty(),
         profile.cache,
+        host_tier_bytes(profile.cache, machine.memory.available - model.stat().st_size),
         str(paths.cache_dir() / "prefixes"),
     )
     environment = {

@@ -7,11 +7,27 @@ sequence raises here.
 
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
+from itertools import count, islice
 
 import msgspec
 
-from forgelm.engine.plan import Decode, DecodeResult, Fork, Outcome, Plan, Restore, Save, Span, Trim
+from forgelm.engine.plan import (
+    Archive,
+    Decode,
+    DecodeResult,
+    Drop,
+    Fetch,
+    Fork,
+    Moves,
+    Outcome,
+    Plan,
+    Restore,
+    Save,
+    Span,
+    Trim,
+)
 from forgelm.ipc.messages import ModelFacts
 from forgelm.llama.status import DecodeStatus
 
@@ -19,6 +35,8 @@ FIRST_TOKEN = 1000
 VARIETY = 500
 """Made-up tokens lie in FIRST_TOKEN … FIRST_TOKEN + VARIETY − 1: ordinary words in the vocabularies used."""
 
+CELL_BYTES, STATE_BYTES = 16, 512
+"""Sizes of made-up states: a recurrent one weighs as much as 32 tokens."""
 TAINT = -1
 """Left in the memory of a slot whose decode failed half-way: the next span there doesn't fit unless it was wiped."""
 
@@ -49,13 +67,24 @@ class FakeBackend:
         *,
         sleep: Callable[[float], None] = time.sleep,
         split_batches: bool = False,
+        kept: int = 0,
     ) -> None:
+        """`split_batches` makes it behave like a hybrid; `kept` is the number of slots beside the running ones."""
         self._settings = settings
         self._sleep = sleep
         self.splits_batches = split_batches
-        self.memory: list[list[int]] = [[] for _ in range(settings.slots)]
+        self.memory: list[list[int]] = [[] for _ in range(settings.slots + kept)]
         """Token ids held by each slot."""
-        self._saved: dict[int, list[int]] = {}
+        self._cells: list[list[int]] = [[] for _ in self.memory]
+        """The cell that each of them lies in: forks share cells."""
+        self._users: Counter[int] = Counter()
+        """Slots that hold a cell."""
+        self._new_cell = count()
+        self._stateless: set[int] = set()
+        """Slots of a hybrid forked from the middle of another: a state must be loaded before they are computed."""
+        self._saved: dict[int, tuple[bool, list[int]]] = {}
+        self.lose_restores = 0
+        """This many of the next restores find no room. For tests."""
         self.statuses: list[DecodeStatus] = []
         """Statuses for the next decodes, first one first; OK when empty. For tests."""
         self.steps = 0
@@ -84,29 +113,96 @@ class FakeBackend:
             warmup_decode_seconds=settings.step,
             cells=settings.context,
             warmup_prefill_rate=1 / settings.row if settings.row else 100_000.0,
+            cell_bytes=CELL_BYTES,
+            state_bytes=STATE_BYTES if self.splits_batches else 0,
         )
+
+    @property
+    def cells_used(self) -> int:
+        return len(self._users)
 
     def run(self, plan: Plan) -> Outcome:
         results: list[DecodeResult] = []
+        saved: list[tuple[int, int]] = []
+        lost = False
         if plan.decodes:
             self._take_step(plan)
         for operation in plan.operations:
+            if lost and not isinstance(operation, Drop):
+                continue
             match operation:
                 case Decode():
                     if not results or results[-1].status is DecodeStatus.OK:
                         results.append(self._decode(operation))
                 case Trim(slot, length):
-                    _require(length <= len(self.memory[slot]), f"trim {slot} to {length}")
-                    del self.memory[slot][length:]
+                    self._trim(slot, length)
                 case Fork(source, target, length):
-                    _require(not self.memory[target], f"fork into used slot {target}")
-                    _require(length <= len(self.memory[source]), f"fork {length} of {source}")
-                    self.memory[target] = self.memory[source][:length]
-                case Save(slot, key):
-                    self._saved[key] = list(self.memory[slot])
+                    self._fork(source, target, length)
+                case Save(slot, key, whole):
+                    saved.append((key, self._save(slot, key, whole=whole)))
                 case Restore(slot, key):
-                    self.memory[slot] = list(self._saved[key])
-        return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0)
+                    lost = not self._restore(slot, key)
+                case Drop(key):
+                    _require(lost or key in self._saved, f"drop of {key}, which isn't saved")
+                    self._saved.pop(key, None)
+                case Archive() | Fetch():
+                    raise AssertionError("the fake has no disk")
+        moves = Moves(tuple(saved), lost=lost)
+        return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0, moves)
+
+    def _trim(self, slot: int, length: int) -> None:
+        held = len(self.memory[slot])
+        _require(length <= held, f"trim {slot} to {length}")
+        _require(length in (0, held) or not self.splits_batches, f"trim the hybrid's slot {slot} of {held} to {length}")
+        for cell in self._cells[slot][length:]:
+            self._users[cell] -= 1
+            if not self._users[cell]:
+                del self._users[cell]
+        del self.memory[slot][length:]
+        del self._cells[slot][length:]
+        if not length:
+            self._stateless.discard(slot)
+
+    def _fork(self, source: int, target: int, length: int) -> None:
+        _require(not self.memory[target], f"fork into used slot {target}")
+        _require(0 < length <= len(self.memory[source]), f"fork {length} of {source}")
+        _require(source not in self._stateless, f"fork of {source}, which has no state")
+        if self.splits_batches and length < len(self.memory[source]):
+            self._stateless.add(target)
+        self.memory[target] = self.memory[source][:length]
+        self._cells[target] = self._cells[source][:length]
+        self._users.update(self._cells[target])
+
+    def _save(self, slot: int, key: int, *, whole: bool) -> int:
+        _require(bool(self.memory[slot]) and slot not in self._stateless, f"save {slot}")
+        _require(key not in self._saved, f"save under the used key {key}")
+        self._saved[key] = (self.splits_batches and not whole, list(self.memory[slot]))
+        return self._size(key)
+
+    def _restore(self, slot: int, key: int) -> bool:
+        partial, tokens = self._saved[key]
+        if self.lose_restores:
+            self.lose_restores -= 1
+            return False
+        if partial:
+            _require(slot in self._stateless, f"load a state into {slot}, which doesn't want one")
+            _require(self.memory[slot] == tokens, f"load a state of another text into {slot}")
+            self._stateless.remove(slot)
+        else:
+            _require(not self.memory[slot], f"load into used slot {slot}")
+            _require(self.cells_used + len(tokens) <= self._settings.context, f"load {len(tokens)} without room")
+            self._append(slot, tokens)
+        return True
+
+    def _size(self, key: int) -> int:
+        partial, tokens = self._saved[key]
+        return STATE_BYTES if partial else CELL_BYTES * len(tokens) + STATE_BYTES * self.splits_batches
+
+    def _append(self, slot: int, tokens: list[int]) -> None:
+        cells = list(islice(self._new_cell, len(tokens)))
+        self.memory[slot] += tokens
+        self._cells[slot] += cells
+        self._users.update(cells)
 
     def close(self) -> None:
         self.memory = []
@@ -129,13 +225,13 @@ class FakeBackend:
 
     def _decode(self, decode: Decode) -> DecodeResult:
         status = self.statuses.pop(0) if self.statuses else DecodeStatus.OK
-        if sum(map(len, self.memory)) + decode.rows > self._settings.context:
+        if self.cells_used + decode.rows > self._settings.context:
             status = DecodeStatus.NO_ROOM
         if status.taints:
             # Whatever the real memory holds now, it isn't what anybody counted on.
             used = [slot for slot, memory in enumerate(self.memory) if memory]
             for slot in used if self.splits_batches else [span.slot for span in decode.spans]:
-                self.memory[slot].append(TAINT)
+                self._append(slot, [TAINT])
         if status is not DecodeStatus.OK:
             return DecodeResult(status, (None,) * len(decode.spans))
         return DecodeResult(status, tuple(self._compute(span) for span in decode.spans))
@@ -143,7 +239,8 @@ class FakeBackend:
     def _compute(self, span: Span) -> int | None:
         memory = self.memory[span.slot]
         _require(len(memory) == span.start, f"slot {span.slot} holds {len(memory)}, span starts at {span.start}")
-        memory.extend(span.tokens.tolist())
+        _require(span.slot not in self._stateless, f"compute in {span.slot}, which has no state")
+        self._append(span.slot, span.tokens.tolist())
         return None if span.draw is None else fake_token(memory)
 
 

@@ -7,12 +7,25 @@ from typing import assert_never
 
 import numpy as np
 
-from forgelm.config import Engine
+from forgelm.config import Cache, Engine
 from forgelm.engine.placement import place
-from forgelm.engine.plan import Decode, DecodeResult, Fork, Outcome, Plan, Restore, Save, Trim
+from forgelm.engine.plan import (
+    Archive,
+    Decode,
+    DecodeResult,
+    Drop,
+    Fetch,
+    Fork,
+    Outcome,
+    Plan,
+    Restore,
+    Save,
+    Trim,
+)
 from forgelm.engine.sampling import draw_token
+from forgelm.engine.vault import Vault
 from forgelm.ipc.messages import ModelFacts
-from forgelm.llama.context import Checkpoint, Context, ContextOptions
+from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
 from forgelm.llama.lib import build_info
 from forgelm.llama.model import Model
@@ -26,7 +39,15 @@ WARMUP_ROWS = 64
 class LlamaBackend:
     """A model and one context, for as long as the engine process lives."""
 
-    def __init__(self, path: Path, engine: Engine, threads: int, progress: Callable[[float], bool]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        engine: Engine,
+        threads: int,
+        progress: Callable[[float], bool],
+        *,
+        cache: Cache = Cache(prefix_cache=False),  # noqa: B008  frozen
+    ) -> None:
         """Load and warm up. Raises `ModelError` or `MachineError` with one line."""
         began = time.monotonic()
         cards = place(engine, read_machine(), list_devices())
@@ -37,9 +58,11 @@ class LlamaBackend:
             devices=tuple((card.name, card.handle) for card in cards),
             progress=progress,
         )
-        self._context = Context(self._model, _options(engine, threads))
-        self._checkpoints: dict[int, Checkpoint] = {}
+        slots = engine.parallel + cache.kept_sequences(engine.parallel, recurrent=self._model.recurrent)
+        self._context = Context(self._model, _options(engine, slots, threads))
+        self._vault = Vault(self._context)
         self._warmup = self._warm_up()
+        self._sizes = self._weigh()
         self._facts = self._describe(engine, threads, time.monotonic() - began)
 
     @property
@@ -56,21 +79,29 @@ class LlamaBackend:
         began = time.perf_counter()
         results: list[DecodeResult] = []
         for operation in plan.operations:
-            match operation:
-                case Decode():
-                    if not results or results[-1].status is DecodeStatus.OK:
-                        results.append(self._decode(operation))
-                case Trim(slot, length):
-                    self._context.trim(slot, length)
-                case Fork(source, target, length):
-                    self._context.fork(source, target, length)
-                case Save(slot, key):
-                    self._checkpoints[key] = self._context.save(slot)
-                case Restore(slot, key):
-                    self._context.restore(slot, self._checkpoints[key])
-                case _:
-                    assert_never(operation)
-        return Outcome(tuple(results), time.perf_counter() - began)
+            if self._vault.lost and not isinstance(operation, Drop | Archive | Fetch):
+                continue
+            if not isinstance(operation, Decode):
+                self._move(operation)
+            elif not results or results[-1].status is DecodeStatus.OK:
+                results.append(self._decode(operation))
+        moves = self._vault.take_report()
+        return Outcome(tuple(results), time.perf_counter() - began, moves)
+
+    def _move(self, operation: Trim | Fork | Save | Restore | Drop | Archive | Fetch) -> None:
+        match operation:
+            case Trim(slot, length):
+                self._context.trim(slot, length)
+            case Fork(source, target, length):
+                self._context.fork(source, target, length)
+            case Save(slot, key, whole):
+                self._vault.save(slot, key, whole=whole)
+            case Restore(slot, key):
+                self._vault.restore(slot, key)
+            case Drop(key):
+                self._vault.drop(key)
+            case _:
+                assert_never(operation)
 
     def close(self) -> None:
         self._context.close()
@@ -104,6 +135,16 @@ class LlamaBackend:
         self._context.trim(0, 0)
         return seconds
 
+    def _weigh(self) -> tuple[float, int]:
+        """Bytes that a token's keys and values take when saved, and bytes of a recurrent state."""
+        rows = min(WARMUP_ROWS, self._context.n_ubatch)
+        self._context.add(0, np.arange(rows, dtype=np.int32) % self._model.vocab.size, 0, logits=False)
+        self._context.decode()
+        state = len(self._context.save(0).data) if self._model.recurrent else 0
+        whole = len(self._context.save(0, whole=True).data)
+        self._context.trim(0, 0)
+        return (whole - state) / rows, state
+
     def _describe(self, engine: Engine, threads: int, seconds: float) -> ModelFacts:
         model, build = self._model, build_info()
         rate, decode_seconds = self._warmup
@@ -127,15 +168,17 @@ class LlamaBackend:
             warmup_prefill_rate=rate,
             warmup_decode_seconds=decode_seconds,
             cells=self._context.n_ctx,
+            cell_bytes=self._sizes[0],
+            state_bytes=self._sizes[1],
         )
 
 
-def _options(engine: Engine, threads: int) -> ContextOptions:
+def _options(engine: Engine, slots: int, threads: int) -> ContextOptions:
     return ContextOptions(
         n_ctx=engine.context,
         n_batch=engine.n_batch,
         n_ubatch=engine.n_ubatch,
-        slots=engine.parallel,
+        slots=slots,
         threads=threads,
         kv_type=engine.kv_type,
         flash_attention=engine.flash_attention,

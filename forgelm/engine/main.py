@@ -16,13 +16,16 @@ import msgspec
 from forgelm import log
 from forgelm.config import EngineConfig
 from forgelm.engine.backend import Backend
+from forgelm.engine.cellcost import CellCost
 from forgelm.engine.fake import FakeBackend, FakeSettings
 from forgelm.engine.loop import Channel, Loop, PeerGone
+from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
+from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import BackendBroken, Scheduler
 from forgelm.errors import ForgeError
 from forgelm.ipc.framing import FrameError
-from forgelm.ipc.messages import Fatal, Loading, Ready
+from forgelm.ipc.messages import Fatal, Loading, ModelFacts, Ready
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
 _PR_SET_PDEATHSIG = 1
@@ -63,21 +66,7 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         channel.send(Fatal(str(error), loading=True))
         return 1
     facts = backend.facts
-    pacer = Pacer(
-        config.engine.mode,
-        config.engine.target_itl_ms,
-        config.engine.n_ubatch,
-        1 / facts.warmup_prefill_rate,
-        facts.warmup_decode_seconds,
-    )
-    scheduler = Scheduler(
-        cells=facts.cells,
-        context=facts.context,
-        slots=facts.slots,
-        pacer=pacer,
-        split_batches=backend.splits_batches,
-        recurrent=facts.recurrent,
-    )
+    scheduler = make_scheduler(config, facts, split_batches=backend.splits_batches)
     channel.send(Ready(facts))
     try:
         Loop(channel, scheduler, backend).run()
@@ -93,17 +82,35 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
     return 0
 
 
+def make_scheduler(config: EngineConfig, facts: ModelFacts, *, split_batches: bool) -> Scheduler:
+    """The scheduler and the memory for a loaded model."""
+    engine, cache = config.engine, config.cache
+    bound = CellCost(cache.device_cells if cache.host_tier or cache.device_cells else None)
+    row_seconds = 1 / facts.warmup_prefill_rate
+    pacer = Pacer(
+        engine.mode, engine.target_itl_ms, engine.n_ubatch, row_seconds, facts.warmup_decode_seconds, cells=bound
+    )
+    memory = Memory(
+        Shape(facts.cells, facts.recurrent, facts.cell_bytes, facts.state_bytes),
+        slots=facts.slots + cache.kept_sequences(facts.slots, recurrent=facts.recurrent),
+        cache=cache,
+        costs=Costs(row_seconds),
+        host_bytes=config.host_bytes,
+    )
+    return Scheduler(memory, pacer, parallel=facts.slots, context=facts.context, split_batches=split_batches)
+
+
 def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
     fake = os.environ.get(FAKE_VARIABLE)
     if fake is not None:
         settings = msgspec.json.decode(fake or "{}", type=FakeSettings)
         if settings.fail_load:
             raise ForgeError(settings.fail_load)
-        return FakeBackend(settings)
+        return FakeBackend(settings, kept=config.cache.kept_sequences(settings.slots, recurrent=False))
     # Imported here: the fake needs no llama.cpp, and its import is most of the process's start.
     from forgelm.engine.llama_backend import LlamaBackend
 
-    return LlamaBackend(Path(config.model), config.engine, config.threads, _Reporter(channel))
+    return LlamaBackend(Path(config.model), config.engine, config.threads, _Reporter(channel), cache=config.cache)
 
 
 class _Reporter:

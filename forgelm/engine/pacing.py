@@ -8,6 +8,7 @@ larger but still bounded in time, so that aborts and the watchdog never wait lon
 from math import inf
 
 from forgelm.config import MIN_CHUNK, Mode
+from forgelm.engine.cellcost import CellCost
 
 FLOOR_SECONDS = {"low_latency": 0.150, "high_throughput": 0.450}
 """The least a target may be, and thus the least time prefill is offered."""
@@ -30,9 +31,19 @@ class Pacer:
     """Learns what steps cost and sizes chunks. Owned by the scheduler."""
 
     def __init__(
-        self, mode: Mode, target_itl_ms: float, max_chunk: int, row_seconds: float, decode_seconds: float = 0.0
+        self,
+        mode: Mode,
+        target_itl_ms: float,
+        max_chunk: int,
+        row_seconds: float,
+        decode_seconds: float = 0.0,
+        *,
+        cells: CellCost | None = None,
     ) -> None:
-        """`row_seconds` and `decode_seconds` are the warm-up's figures: one prefill row, one decode of one sequence."""
+        """`row_seconds` and `decode_seconds` are the warm-up's figures: one prefill row, one decode of one sequence.
+
+        `cells` says how many cells finished requests may keep; without it, all.
+        """
         self._mode = mode
         self._fixed_target = target_itl_ms / 1000
         self._max_chunk = max_chunk
@@ -41,9 +52,21 @@ class Pacer:
         self._small_penalty = 1.0
         """How much more a row of a smaller chunk costs."""
         self._decode_seconds: dict[int, float] = {1: decode_seconds} if decode_seconds else {}
+        self._cells = cells or CellCost(None)
 
-    def observe(self, decode_rows: int, prefill_rows: int, seconds: float) -> None:
-        """Learn from a finished step."""
+    @property
+    def row_seconds(self) -> float:
+        """Seconds of one prefill row."""
+        return self._row_seconds
+
+    def cached_cells(self, decode_rows: int) -> int:
+        """KV cells that finished requests may keep beside `decode_rows` decoders; as many as they like if it's 0."""
+        return self._cells.affordable(decode_rows, self.decode_seconds(decode_rows))
+
+    def observe(self, decode_rows: int, prefill_rows: int, seconds: float, cells: int = 0) -> None:
+        """Learn from a finished step, in which `cells` KV cells were in use."""
+        if decode_rows and not prefill_rows:
+            self._cells.observe(decode_rows, cells, seconds)
         known = self.decode_seconds(decode_rows)
         if decode_rows and not prefill_rows:
             seen = self._decode_seconds.get(decode_rows)

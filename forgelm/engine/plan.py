@@ -70,21 +70,46 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Copy the slot's state to host memory under `key`."""
+    """Copy the slot's state to host memory under `key`: `whole`, or of a recurrent model the recurrent part alone."""
+
+    slot: int
+    key: int
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Load the state saved under `key` into `slot`: empty, or for a recurrent part alone forked to the same length."""
 
     slot: int
     key: int
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
-    """Load the state saved under `key` into `slot`."""
+class Drop:
+    """Forget what was saved under `key`."""
 
-    slot: int
     key: int
 
 
-Operation = Decode | Fork | Trim | Save | Restore
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Write what was saved under `key` to disk, in the background."""
+
+    key: int
+    tokens: Tokens
+    """The tokens that led to it, shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read the file `name` from disk, in the background; it will lie under `key`."""
+
+    name: str
+    key: int
+
+
+Operation = Decode | Fork | Trim | Save | Restore | Drop | Archive | Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +121,8 @@ class Plan:
     """Seconds the decodes should take."""
     decode_rows: int = 0
     prefill_rows: int = 0
+    idle: bool = False
+    """Nothing can be computed before the disk has answered: the backend may sleep until then."""
 
     @property
     def decodes(self) -> tuple[Decode, ...]:
@@ -111,8 +138,29 @@ class DecodeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """What became of the plan's memory operations, and of earlier ones that went on in the background."""
+
+    saved: tuple[tuple[int, int], ...] = ()
+    """(key, bytes) of each `Save`."""
+    seconds: float = 0.0
+    """Spent in `Save` and `Restore`."""
+    bytes: int = 0
+    """Moved by them."""
+    archived: tuple[tuple[int, str], ...] = ()
+    """(key, file name) of each `Archive`; "" where the disk takes no more."""
+    fetched: tuple[tuple[int, int], ...] = ()
+    """(key, bytes) of files that were read; −1 for one that is gone or broken."""
+    forgotten: tuple[str, ...] = ()
+    """Files that are on disk no more."""
+    lost: bool = False
+    """A `Restore` found no room. Of what followed, all that touches slots was left undone: wipe every one of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Results in the order of the plan's decodes, and the wall time of the whole step in seconds."""
 
     results: tuple[DecodeResult, ...] = field(default=())
     seconds: float = 0.0
+    moves: Moves = Moves()

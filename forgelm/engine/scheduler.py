@@ -2,7 +2,8 @@
 
 A sequence wants `pending` tokens computed; there are no phases. Sequences one token behind are decoding and go first;
 the rest of the step's time goes to those further behind. Memory is one pool of cells: requests are admitted by need,
-and when the pool is full the youngest sequence gives its cells back and is computed again later.
+start from what `Memory` has of their prefix, and wait for each other where they share one that is being computed. When
+the pool is full finished requests' cells go first; then the youngest sequence steps back and goes on later.
 
 Every request ends exactly once, in `_finish` or, while it still waits, in `abort`.
 """
@@ -11,9 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
+from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Decode, DecodeResult, Outcome, Plan, Span, Trim
-from forgelm.engine.sequence import NO_SLOT, Sequence
+from forgelm.engine.plan import Decode, DecodeResult, Outcome, Plan
+from forgelm.engine.routes import Route
+from forgelm.engine.sequence import Sequence
 from forgelm.ipc.messages import Delta, FinishReason, Generate, Stats
 from forgelm.llama.status import DecodeStatus
 
@@ -23,6 +26,8 @@ MAX_FAILED_STEPS = 6
 """Failed steps in a row after which the backend is taken to be broken."""
 HEADROOM = 16
 """A request is admitted beside others only if 1/16 of the cells stay free for them to grow into."""
+LOOKAHEAD = 32
+"""Waiting requests that are looked at beyond those there are slots for: some may have to wait for another's prefill."""
 
 
 class BackendBroken(Exception):
@@ -34,29 +39,28 @@ class Scheduler:
 
     def __init__(
         self,
-        *,
-        cells: int,
-        slots: int,
+        memory: Memory,
         pacer: Pacer,
+        *,
+        parallel: int,
         context: int = 0,
         split_batches: bool = False,
-        recurrent: bool = False,
     ) -> None:
-        """`cells` is the KV pool in tokens, `context` the most one request may hold (0: all of it).
+        """`parallel` sequences run at once; `context` is the most one request may hold (0: all cells).
 
-        `split_batches` keeps decode and prefill rows in decodes of their own; `recurrent` says that a failed decode
-        damages sequences outside it too.
+        `split_batches` keeps decode and prefill rows in decodes of their own.
         """
-        self.cells = cells
-        self._context = context or cells
+        self.memory = memory
+        self.cells = memory.shape.cells
+        self._parallel = parallel
+        self._context = context or self.cells
         self._pacer = pacer
         self._split = split_batches
-        self._recurrent = recurrent
-        self._free_slots = list(reversed(range(slots)))
+        # On recurrent models a failed decode damages sequences outside it too.
+        self._recurrent = memory.shape.recurrent
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[int, Sequence] = {}
-        self._trims: list[Trim] = []
         self._endings: list[Delta] = []
         self._in_flight: list[tuple[Sequence, ...]] = []
         self._started: list[int] = []
@@ -83,58 +87,58 @@ class Scheduler:
         sequence = self._by_id.get(request_id)
         if sequence is None:
             return
-        if sequence.slot == NO_SLOT:
+        if sequence.holder is None:
             self._waiting.remove(sequence)
         self._endings.append(self._finish(sequence, "abort", now))
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._running or self._waiting or self._trims or self._endings)
-
-    @property
-    def cells_used(self) -> int:
-        """KV cells held by running sequences."""
-        return sum(sequence.computed for sequence in self._running)
+        return bool(self._running or self._waiting or self._endings or self.memory.has_operations)
 
     # --- plan ---
 
     def plan(self, now: float) -> Plan:
         """The next step. Call `apply` with its outcome before planning again."""
-        decoders = self._fit_decoders()
+        memory = self.memory
+        decoders = self._fit_decoders(now)
         prefill = self._choose_prefill(len(decoders), now)
+        rows = sum(end - sequence.computed for sequence, end in prefill)
+        memory.make_room(len(decoders) + rows, now)
+        memory.bound(self._pacer.cached_cells(len(decoders)), now)
         groups = self._group([(s, s.length) for s in decoders], prefill)
         self._in_flight = [tuple(sequence for sequence, _ in group) for group in groups]
-        decodes = tuple(Decode(tuple(_span(sequence, end) for sequence, end in group)) for group in groups)
-        rows = sum(end - sequence.computed for sequence, end in prefill)
-        trims, self._trims = self._trims, []
-        return Plan((*trims, *decodes), self._pacer.predict(len(decoders), rows), len(decoders), rows)
+        decodes = tuple(Decode(tuple(sequence.span(end) for sequence, end in group)) for group in groups)
+        idle = not decodes and memory.waits_for_disk
+        operations = (*memory.take_operations(), *decodes)
+        return Plan(operations, self._pacer.predict(len(decoders), rows), len(decoders), rows, idle)
 
-    def _fit_decoders(self) -> list[Sequence]:
+    def _fit_decoders(self, now: float) -> list[Sequence]:
         """Sequences that decode in this step, after making room for one token each."""
         while True:
             decoders = [sequence for sequence in self._running if sequence.pending == 1]
-            if self.cells_used + len(decoders) <= self.cells:
+            if len(decoders) <= self.memory.room:
                 return decoders
-            self._preempt(self._youngest())
+            self._preempt(self._youngest(), now)
 
     def _choose_prefill(self, decoders: int, now: float) -> list[tuple[Sequence, int]]:
         """(sequence, chunk end) pairs within the step's time and cells, admitting from the queue."""
         budget = self._pacer.prefill_rows(decoders)
-        room = self.cells - self.cells_used - decoders
+        taken = decoders
         chosen: list[tuple[Sequence, int]] = []
         for sequence in self._prefill_order():
             if budget <= 0:
                 break
             # One that can't be admitted holds up nobody who runs: they are what it waits for.
-            if sequence.slot == NO_SLOT and not self._admit(sequence, now):
+            if sequence.holder is None and not self._admit(sequence, now):
                 continue
-            end = sequence.chunk_end(min(budget, room))
-            if end > sequence.computed:
+            end = sequence.chunk_end(min(budget, self.memory.room - taken))
+            rows = end - sequence.computed
+            if rows > 0:
                 chosen.append((sequence, end))
-                budget -= end - sequence.computed
-                room -= end - sequence.computed
-        # Never empty without decoders: lengths grow by decoding alone, so what was admitted together still fits.
+                budget -= rows
+                taken += rows
+        # Without decoders never empty but for waiting: lengths grow by decoding alone, so those admitted together fit.
         return chosen
 
     def _prefill_order(self) -> list[Sequence]:
@@ -144,25 +148,60 @@ class Scheduler:
         wait for ever.
         """
         behind = [sequence for sequence in self._running if sequence.pending > 1]
-        behind += islice(self._waiting, len(self._free_slots))
+        behind += self._candidates()
         self._shortest_first = not self._shortest_first
         if self._shortest_first:
             return sorted(behind, key=lambda sequence: sequence.pending)
         return sorted(behind, key=lambda sequence: sequence.order)
 
+    def _candidates(self) -> list[Sequence]:
+        """The head of the queue, as many as there are slots for; those held up don't count, but are looked at again."""
+        free = self._parallel - len(self._running)
+        if not free:
+            return []
+        chosen: list[Sequence] = []
+        for sequence in islice(self._waiting, free + LOOKAHEAD):
+            if sequence.held or free:
+                chosen.append(sequence)
+                free -= not sequence.held
+        return chosen
+
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        """Give a waiting sequence a slot if its tokens fit beside everything that runs."""
-        if not self._fits(sequence):
+        """Let a waiting sequence run if its tokens fit beside everything that runs, and nothing better is coming."""
+        if len(self._running) >= self._parallel:
+            return False
+        route = self._route(sequence)
+        sequence.held = route is None
+        if route is None or not self._fits(sequence, route):
             return False
         self._waiting.remove(sequence)
-        sequence.slot = self._free_slots.pop()
         self._running.append(sequence)
-        if not sequence.clock.started:
+        sequence.holder = self.memory.open(sequence.known, sequence.request.boundaries, route, now)
+        if sequence.cached is None:
+            sequence.cached = route.depth
             sequence.clock.started = now
             self._started.append(sequence.request.id)
         return True
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _route(self, sequence: Sequence) -> Route | None:
+        """Where the sequence gets its prefix from; None while more of it is being computed or read from disk."""
+        memory = self.memory
+        route = memory.route(sequence.known)
+        if route.leader is not None:
+            memory.await_leader(route)
+            return None
+        if not route.to_fetch:
+            return route
+        if memory.fetching(route):
+            return None
+        if sequence.asked_disk:
+            # What was read has been pushed out again: asking once more could go on for ever.
+            return memory.route(sequence.known, disk=False)
+        sequence.asked_disk = True
+        memory.fetch(route)
+        return None
+
+    def _fits(self, sequence: Sequence, route: Route) -> bool:
         """Whether there are cells for one more, and for the head of the queue too if that is overtaken.
 
         Without that, a stream of short requests would keep a long one waiting for ever.
@@ -173,10 +212,10 @@ class Scheduler:
         # After a failure suspects are tried one by one, so that a request that breaks its steps takes nobody along.
         if self._failed_steps or any(running.failures for running in self._running):
             return False
-        claimed = sum(running.length for running in self._running)
+        claimed = self.memory.usage.active + sum(running.pending for running in self._running)
         if sequence is not head:
             claimed += head.length
-        return claimed + sequence.length + self.cells // HEADROOM <= self.cells
+        return claimed + self.memory.fresh(route, sequence.length) + self.cells // HEADROOM <= self.cells
 
     def _group(
         self, decoders: list[tuple[Sequence, int]], prefill: list[tuple[Sequence, int]]
@@ -193,6 +232,9 @@ class Scheduler:
         Raises `BackendBroken` when steps keep failing.
         """
         deltas, self._endings = self._endings, []
+        self.memory.take_in(outcome.moves, now)
+        if outcome.moves.lost:
+            self._lose_device(now)
         decodes = zip(plan.decodes, self._in_flight, outcome.results, strict=False)
         for decode, sequences, result in decodes:
             if result.status is DecodeStatus.OK:
@@ -203,7 +245,8 @@ class Scheduler:
         if all(result.status is DecodeStatus.OK for result in outcome.results):
             # A step without decodes says nothing of the backend's health.
             self._failed_steps = 0 if outcome.results else self._failed_steps
-            self._pacer.observe(plan.decode_rows, plan.prefill_rows, outcome.seconds)
+            seconds = outcome.seconds - outcome.moves.seconds
+            self._pacer.observe(plan.decode_rows, plan.prefill_rows, seconds, self.memory.ledger.used)
         elif self._failed_steps >= MAX_FAILED_STEPS:
             raise BackendBroken(f"{self._failed_steps} steps in a row failed")
         return deltas
@@ -212,7 +255,8 @@ class Scheduler:
         self, decode: Decode, sequences: tuple[Sequence, ...], result: DecodeResult, now: float
     ) -> Iterable[Delta]:
         for span, sequence, token in zip(decode.spans, sequences, result.tokens, strict=True):
-            sequence.computed += len(span.tokens)
+            assert sequence.holder is not None
+            self.memory.advance(sequence.holder, len(span.tokens), now)
             if token is None:
                 continue
             # Not before: a prompt whose third chunk always fails would be read from the start for ever.
@@ -221,7 +265,7 @@ class Scheduler:
                 sequence.clock.first_token = now
             reason = sequence.append(token)
             if reason is None:
-                yield Delta(sequence.request.id, (token,))
+                yield Delta(sequence.request.id, (token,), cached=sequence.cached or 0)
             else:
                 yield self._finish(sequence, reason, now, (token,))
 
@@ -231,9 +275,14 @@ class Scheduler:
         if status is DecodeStatus.INVALID:
             yield from [self._finish(s, "error", now, error="the engine built an invalid batch") for s in sequences]
             return
-        if status is DecodeStatus.NO_ROOM and len(self._running) > 1:
-            self._preempt(self._youngest())
+        if status is DecodeStatus.NO_ROOM and self.memory.usage.cached:
+            self.memory.bound(0, now)
             return
+        if status is DecodeStatus.NO_ROOM and len(self._running) > 1:
+            self._preempt(self._youngest(), now)
+            return
+        if status.taints and self._recurrent:
+            self.memory.lose_device()
         # A tainted batch takes down everyone in it, as does no room for a sequence that has all of it to itself. On
         # recurrent models it moves the states of all others too, who start over unblamed.
         tainted = self._running if status.taints and self._recurrent else sequences
@@ -242,17 +291,23 @@ class Scheduler:
             if sequence.failures >= MAX_FAILURES:
                 yield self._finish(sequence, "error", now, error=f"computing this request failed: {status.value}")
             else:
-                self._preempt(sequence)
+                self._preempt(sequence, now, keep=False)
+
+    def _lose_device(self, now: float) -> None:
+        """Loading a saved state failed, and what came after it was never done: everybody starts over."""
+        self._failed_steps += 1
+        self.memory.lose_device()
+        for sequence in sorted(self._running, key=lambda victim: -victim.order):
+            self._preempt(sequence, now, keep=False)
 
     # --- slots ---
 
     def _youngest(self) -> Sequence:
         return max(self._running, key=lambda sequence: sequence.order)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue, keeping tokens but no memory."""
-        self._release(sequence)
-        sequence.computed = 0
+    def _preempt(self, sequence: Sequence, now: float, *, keep: bool = True) -> None:
+        """Back to the head of the queue. `keep`: its memory can be trusted, so it may survive as a cached prefix."""
+        self._release(sequence, now, keep=keep)
         sequence.preemptions += 1
         self._preemptions += 1
         self._waiting.appendleft(sequence)
@@ -260,17 +315,18 @@ class Scheduler:
     def _finish(
         self, sequence: Sequence, reason: FinishReason, now: float, tokens: tuple[int, ...] = (), error: str = ""
     ) -> Delta:
-        if sequence.slot != NO_SLOT:
-            self._release(sequence)
+        if sequence.holder is not None:
+            self._release(sequence, now, keep=reason != "error")
         del self._by_id[sequence.request.id]
-        return Delta(sequence.request.id, tokens, reason, timings=sequence.timings(now), error=error)
+        cached, timings = sequence.cached or 0, sequence.timings(now)
+        return Delta(sequence.request.id, tokens, reason, cached=cached, timings=timings, error=error)
 
-    def _release(self, sequence: Sequence) -> None:
-        """The only place where a slot is given back; its memory is wiped before the next decode."""
-        self._trims.append(Trim(sequence.slot))
-        self._free_slots.append(sequence.slot)
+    def _release(self, sequence: Sequence, now: float, *, keep: bool) -> None:
+        """The only place where a sequence gives its memory back."""
+        assert sequence.holder is not None
+        self.memory.close(sequence.holder, sequence.known, now, keep=keep)
         self._running.remove(sequence)
-        sequence.slot = NO_SLOT
+        sequence.holder = None
 
     # --- reporting ---
 
@@ -281,14 +337,17 @@ class Scheduler:
 
     def stats(self, plan: Plan, outcome: Outcome) -> Stats:
         """The state after a step."""
+        usage = self.memory.usage
         return Stats(
             running=len(self._running),
             waiting=len(self._waiting),
-            cells_used=self.cells_used,
+            cells_used=usage.active,
             seconds=outcome.seconds,
             prefill_tokens=plan.prefill_rows,
             decode_tokens=plan.decode_rows,
             preemptions=self._preemptions,
+            cells_cached=usage.cached,
+            host_bytes=usage.host_bytes,
         )
 
     def _problem(self, request: Generate) -> str:
@@ -303,13 +362,3 @@ class Scheduler:
         if request.constraint is not None or request.logprobs >= 0 or request.choices != 1:
             return "constraints, logprobs and several choices are not implemented by this engine"
         return ""
-
-
-def _span(sequence: Sequence, end: int) -> Span:
-    complete = end == sequence.length
-    return Span(
-        sequence.slot,
-        sequence.tokens[sequence.computed : end],
-        sequence.computed,
-        sequence.draw() if complete else None,
-    )

@@ -4,15 +4,13 @@
 the same thing: tokens that are not computed yet.
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 
-from forgelm.engine.plan import Draw, Tokens
+from forgelm.engine.plan import Draw, Span, Tokens
+from forgelm.engine.prefix import NO_SLOT, Holder
 from forgelm.ipc.messages import FinishReason, Generate, Timings
-
-NO_SLOT = -1
 
 
 @dataclass(slots=True)
@@ -39,9 +37,14 @@ class Sequence:
     """Shape (limit,), filled up to `length`."""
     length: int
     """Tokens known."""
-    computed: int = 0
-    """Tokens in the slot's memory."""
-    slot: int = NO_SLOT
+    holder: Holder | None = None
+    """Its place in memory, while it runs."""
+    cached: int | None = None
+    """Prompt tokens that needn't be computed when it first ran; None before."""
+    held: bool = False
+    """It waits for another's prefill or for the disk."""
+    asked_disk: bool = False
+    """What the disk has of it was asked for, once."""
     preemptions: int = 0
     failures: int = 0
     """Steps that failed with this sequence in them since its last token."""
@@ -60,16 +63,34 @@ class Sequence:
         return len(self.request.prompt) // 4
 
     @property
+    def computed(self) -> int:
+        """Tokens in its slot's memory."""
+        return self.holder.computed if self.holder is not None else 0
+
+    @property
+    def slot(self) -> int:
+        return self.holder.slot if self.holder is not None else NO_SLOT
+
+    @property
+    def known(self) -> Tokens:
+        """All its tokens, shape (length,), a view."""
+        return self.tokens[: self.length]
+
+    @property
     def pending(self) -> int:
         """Tokens still to compute; 1 for a sequence that decodes."""
         return self.length - self.computed
 
     def chunk_end(self, most: int) -> int:
-        """Where a chunk of at most `most` tokens ends: at the next boundary, if one comes first."""
+        """Where a chunk of at most `most` tokens ends: at the next mark, if one comes first."""
         end = min(self.computed + most, self.length)
-        boundaries = self.request.boundaries
-        at = bisect_right(boundaries, self.computed)
-        return min(end, boundaries[at]) if at < len(boundaries) else end
+        mark = self.holder.next_mark() if self.holder is not None else 0
+        return min(end, mark) if mark else end
+
+    def span(self, end: int) -> Span:
+        """The rows from what is computed to `end`; the last one's draw if all is computed then."""
+        draw = self.draw() if end == self.length else None
+        return Span(self.slot, self.tokens[self.computed : end], self.computed, draw)
 
     def draw(self) -> Draw:
         """How to pick the next token."""

@@ -55,7 +55,7 @@ class Generate(Message, tag="generate", frozen=True):
     stop_tokens: tuple[int, ...] = ()
     """Ids that end the answer with `stop`. The ending token is delivered, so that the API sees what was computed."""
     boundaries: tuple[int, ...] = ()
-    """Prompt positions at which a prefill chunk must end (ascending): where a prefix may be kept or forked."""
+    """Prompt positions, ascending, up to which later requests may have the same tokens; hybrids leave a state there."""
     choices: int = 1
     logprobs: int = -1
     """How many alternatives to report per token; −1 is off."""
@@ -113,6 +113,10 @@ class ModelFacts(Message, frozen=True):
     """Time of the warm-up's decode of one sequence."""
     cells: int
     """KV cells in the pool that all requests share."""
+    cell_bytes: float = 0.0
+    """What one token's keys and values take when saved."""
+    state_bytes: int = 0
+    """What one recurrent state takes when saved; 0 for models without."""
 
 
 class Ready(Message, tag="ready", frozen=True):
@@ -154,7 +158,7 @@ class Delta(Message, frozen=True):
     choice: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached: int = 0
-    """Prompt tokens taken from memory instead of computed; on the last delta."""
+    """Prompt tokens taken from memory instead of computed; on every delta with tokens, and on the last."""
     timings: Timings | None = None
     error: str = ""
     """Why, when `finish` is `error`."""
@@ -173,6 +177,10 @@ class Stats(Message, frozen=True):
     decode_tokens: int
     preemptions: int
     """Since the engine started."""
+    cells_cached: int = 0
+    """KV cells held by finished requests alone: free for whoever needs them."""
+    host_bytes: int = 0
+    """RAM that saved prefixes and checkpoints take."""
 
 
 class Step(Message, tag="step", frozen=True):

@@ -24,10 +24,15 @@ KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 Logits = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 
 
 class MemoryMisuse(Exception):
     """A memory operation that would corrupt a sequence in silence: a bug in the caller."""
+
+
+class NoRoom(Exception):
+    """llama.cpp took back a state it was given: there are no cells for it, or the data isn't its own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,8 @@ class Checkpoint:
 
     length: int
     partial: bool
-    data: bytes
+    data: Bytes
+    """Opaque, shape (bytes,), uint8."""
 
 
 class Context:
@@ -231,8 +237,8 @@ class Context:
             origin.rollback = 0
             copy.condition = _Condition.WHOLE if whole else _Condition.STATELESS
 
-    def save(self, slot: int) -> Checkpoint:
-        """Copy the slot's state to host memory: the recurrent part alone where there is one, else all of it.
+    def save(self, slot: int, *, whole: bool = False) -> Checkpoint:
+        """Copy the slot's state to host memory: `whole`, else the recurrent part alone where there is one.
 
         Raises `MemoryMisuse`, also right after a rollback. This commit of llama.cpp would save the right state then,
         but nothing in its API promises it.
@@ -242,18 +248,18 @@ class Context:
             raise MemoryMisuse(f"slot {slot} holds nothing to save")
         if ledger.condition is not _Condition.WHOLE:
             raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be saved")
-        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if self.recurrent else L.LLAMA_STATE_SEQ_FLAGS_NONE
-        size = L.llama_state_seq_get_size_ext(self._handle, slot, flags)
-        buffer = (ctypes.c_uint8 * size)()
-        written = L.llama_state_seq_get_data_ext(self._handle, buffer, size, slot, flags)
-        if written != size:
-            raise MemoryMisuse(f"llama.cpp saved {written} of {size} bytes of slot {slot}")
-        return Checkpoint(ledger.length, self.recurrent, bytes(buffer))
+        partial = self.recurrent and not whole
+        flags = _state_flags(partial=partial)
+        data = np.empty(L.llama_state_seq_get_size_ext(self._handle, slot, flags), np.uint8)
+        written = L.llama_state_seq_get_data_ext(self._handle, _bytes_pointer(data), len(data), slot, flags)
+        if written != len(data):
+            raise MemoryMisuse(f"llama.cpp saved {written} of {len(data)} bytes of slot {slot}")
+        return Checkpoint(ledger.length, partial, data)
 
     def restore(self, slot: int, checkpoint: Checkpoint) -> None:
         """Load `checkpoint` into `slot`: an empty one, or for a partial checkpoint one forked to the same length.
 
-        Raises `MemoryMisuse`; the slot is wiped when llama.cpp rejects the data.
+        Raises `MemoryMisuse`, and `NoRoom` when llama.cpp rejects the data: the slot is wiped then.
         """
         ledger = self._ledger(slot)
         if checkpoint.partial:
@@ -262,13 +268,20 @@ class Context:
             fits = ledger.empty
         if not fits:
             raise MemoryMisuse(f"slot {slot} isn't ready for a checkpoint of {checkpoint.length} tokens")
-        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if checkpoint.partial else L.LLAMA_STATE_SEQ_FLAGS_NONE
-        buffer = (ctypes.c_uint8 * len(checkpoint.data)).from_buffer_copy(checkpoint.data)
-        read = L.llama_state_seq_set_data_ext(self._handle, buffer, len(checkpoint.data), slot, flags)
-        if read != len(checkpoint.data):
+        flags, size = _state_flags(partial=checkpoint.partial), len(checkpoint.data)
+        read = L.llama_state_seq_set_data_ext(self._handle, _bytes_pointer(checkpoint.data), size, slot, flags)
+        if read != size:
             self.trim(slot, 0)
-            raise MemoryMisuse(f"llama.cpp rejected a checkpoint for slot {slot}")
+            raise NoRoom(f"llama.cpp rejected a checkpoint of {checkpoint.length} tokens for slot {slot}")
         self._ledgers[slot] = _Ledger(length=checkpoint.length)
+
+
+def _state_flags(*, partial: bool) -> int:
+    return int(L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if partial else L.LLAMA_STATE_SEQ_FLAGS_NONE)
+
+
+def _bytes_pointer(data: Bytes) -> Any:
+    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _parameters(options: ContextOptions) -> Any:

@@ -8,12 +8,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forgelm.engine.fake import FakeBackend, FakeSettings, fake_token
+from forgelm.config import Cache
+from forgelm.engine.cellcost import CellCost
+from forgelm.engine.fake import CELL_BYTES, STATE_BYTES, FakeBackend, FakeSettings, fake_token
+from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import Decode, Plan, Span, Trim
+from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.messages import Delta, Generate
 from forgelm.llama.status import DecodeStatus
+
+NO_CACHE = Cache(prefix_cache=False)
 
 
 def prompt_of(request_id: int, length: int) -> list[int]:
@@ -56,12 +62,25 @@ class Harness:
         mode: str = "low_latency",
         target_itl_ms: float = 0.0,
         room: int = 0,
+        cache: Cache = NO_CACHE,
+        host_bytes: int = 0,
     ) -> None:
-        """`room`: cells that the backend really has, when that is not what the scheduler was told."""
+        """`room`: cells that the backend really has, when that is not what the scheduler was told.
+
+        `slots` run at once; `cache` adds its `sequences` to them.
+        """
         settings = FakeSettings(step=step, row=row, context=room or cells, slots=slots)
-        self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split)
-        self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row)
-        self.scheduler = Scheduler(cells=cells, slots=slots, pacer=self.pacer, split_batches=split, recurrent=split)
+        kept = cache.kept_sequences(slots, recurrent=split)
+        self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split, kept=kept)
+        self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row, cells=CellCost(cache.device_cells or None))
+        self.memory = Memory(
+            Shape(cells, split, CELL_BYTES, STATE_BYTES if split else 0),
+            slots=slots + kept,
+            cache=cache,
+            costs=Costs(row),
+            host_bytes=host_bytes,
+        )
+        self.scheduler = Scheduler(self.memory, self.pacer, parallel=slots, split_batches=split)
         self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
         self.now = 1.0
         self.requests: dict[int, Generate] = {}
@@ -159,22 +178,33 @@ class Harness:
 
     def check_state(self) -> None:
         """Slots, cells and tokens add up."""
-        scheduler = self.scheduler
+        scheduler, memory = self.scheduler, self.memory
         running = scheduler._running
-        used = {sequence.slot for sequence in running}
-        assert used.isdisjoint(scheduler._free_slots)
-        assert len(used) == len(running)
-        assert sorted([*used, *scheduler._free_slots]) == list(range(self.slots))
-        assert scheduler.cells_used <= self.cells
-        trimmed = {trim.slot for trim in scheduler._trims}
-        for slot, memory in enumerate(self.backend.memory):
-            assert not memory or slot in used or slot in trimmed, f"slot {slot} is free but never wiped"
-        for sequence in running:
-            assert self.backend.memory[sequence.slot] == sequence.tokens[: sequence.computed].tolist() or (
-                sequence.slot in trimmed and not sequence.computed
-            )
+        used = [sequence.slot for sequence in running]
+        kept = [holder.slot for holder in memory._kept]
+        assert sorted([*used, *kept, *memory._free]) == list(range(len(self.backend.memory)))
+        usage = memory.usage
+        assert usage.free + usage.cached + usage.active == self.cells
+        assert min(usage.free, usage.cached, usage.active) >= 0
         open_ids = {s.request.id for s in [*running, *scheduler._waiting]}
         assert open_ids == set(scheduler._by_id)
+        self.check_cells()
+        check_tree(memory)
+
+    def check_cells(self) -> None:
+        """What is planned to be in memory is there: compared once no operation is outstanding."""
+        memory = self.memory
+        wiped = {trim.slot for trim in memory._operations if isinstance(trim, Trim) and not trim.length}
+        held = {sequence.slot: sequence.known[: sequence.computed] for sequence in self.scheduler._running}
+        held |= {holder.slot: holder.tokens for holder in memory._kept}
+        for slot, tokens in enumerate(self.backend.memory):
+            if slot not in wiped:
+                assert tokens == held.get(slot, np.empty(0)).tolist(), f"slot {slot} isn't what it is taken for"
+        if not memory.has_operations:
+            assert memory.ledger.used == self.backend.cells_used
+            states = self.backend._saved
+            assert memory.usage.host_bytes == sum(self.backend._size(key) for key in states)
+            assert states.keys() == memory._tiers._in_ram.keys()
 
     def check_answers(self) -> None:
         """Everyone ended, and with the text they would have got alone (or the beginning of it)."""
@@ -189,6 +219,27 @@ class Harness:
 
     # --- reading plans ---
 
+    def operations(self, kind: type) -> list:
+        """All operations of a kind so far."""
+        return [operation for plan in self.plans for operation in plan.operations if isinstance(operation, kind)]
+
     @staticmethod
     def spans(plan: Plan) -> list[Span]:
         return [span for decode in plan.decodes for span in decode.spans]
+
+
+def check_tree(memory: Memory) -> None:
+    """Every node is on somebody's path, in one piece, and every checkpoint can be used."""
+    in_tree: set[int] = set()
+    for node in memory._tree.nodes():
+        assert node.holders, "a node that nobody holds"
+        assert len(node.tokens) > 0
+        assert node.parent is not None
+        assert node.parent.children[int(node.tokens[0])] is node
+        assert node.start == node.parent.end
+        in_tree |= {id(holder) for holder in node.holders}
+        if node.checkpoint is not None:
+            assert node.checkpoint.depth == node.end
+            assert node.checkpoint.key or node.checkpoint.name
+    assert {id(holder) for holder in memory._kept} <= in_tree
+    assert memory._tiers.bytes <= max(memory._tiers._limit, 0)

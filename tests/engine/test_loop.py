@@ -8,11 +8,13 @@ import pytest
 
 from forgelm.engine.fake import FakeBackend, FakeSettings
 from forgelm.engine.loop import Channel, Loop, PeerGone
+from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
+from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.framing import FrameError, frame
 from forgelm.ipc.messages import Abort, Drain, Step, Working
-from tests.engine.harness import alone, generate
+from tests.engine.harness import NO_CACHE, alone, generate
 from tests.engine.peer import GARBAGE, PATIENCE, Peer
 
 CELLS = 1024
@@ -42,7 +44,8 @@ def serve(
 ) -> Callable[[Channel], None]:
     """A loop with everything it needs."""
     backend = FakeBackend(FakeSettings(step=0.001, row=row, context=CELLS, slots=slots), sleep=sleep)
-    scheduler = Scheduler(cells=CELLS, slots=slots, pacer=Pacer("low_latency", 0.0, 64, row or 0.001))
+    memory = Memory(Shape(CELLS), slots=slots, cache=NO_CACHE, costs=Costs(row or 0.001))
+    scheduler = Scheduler(memory, Pacer("low_latency", 0.0, 64, row or 0.001), parallel=slots)
     return lambda channel: Loop(channel, scheduler, backend).run()
 
 

@@ -151,7 +151,7 @@ def test_everything_aborted_leaves_an_idle_engine_with_empty_memory() -> None:
         harness.abort(request_id)
     harness.step()
     assert not harness.scheduler.has_work
-    assert harness.scheduler.cells_used == 0
+    assert harness.memory.ledger.used == 0
     assert not any(harness.backend.memory)
     assert len(harness.ended) == 10
 

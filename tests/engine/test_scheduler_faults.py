@@ -213,7 +213,7 @@ def test_a_prompt_whose_third_chunk_always_fails_ends() -> None:
     for _ in range(60):
         if not harness.scheduler.has_work:
             break
-        deep = harness.scheduler.cells_used >= 128
+        deep = harness.memory.ledger.used >= 128
         harness.step(FAILED if deep else OK)
     assert harness.ended[1].finish == "error"
 
@@ -249,11 +249,11 @@ def test_an_invalid_batch_ends_its_sequences_and_nobody_elses() -> None:
 @pytest.mark.parametrize("status", [NO_ROOM, *TAINTING])
 def test_split_when_the_decode_rows_fail_the_prefill_rows_arent_run(status: DecodeStatus) -> None:
     harness = busy(split=True)
-    computed = harness.scheduler.cells_used
+    computed = harness.memory.ledger.used
     assert len(harness.plans[-1].decodes) == 2
     harness.step(status)
     assert len(harness.plans[-1].decodes) == 2
-    assert harness.scheduler.cells_used < computed
+    assert harness.memory.ledger.used < computed
     prefilled = next(s for s in harness.scheduler._by_id.values() if s.request.id == 3)
     assert prefilled.failures == 0
     harness.run()

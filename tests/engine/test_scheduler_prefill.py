@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgelm.config import MIN_CHUNK
+from forgelm.config import MIN_CHUNK, Cache
 from forgelm.engine.pacing import ALONE_SECONDS
 from tests.engine.harness import Harness, generate
 
@@ -76,16 +76,25 @@ def test_a_slow_machine_still_reads_prompts() -> None:
     harness.check_answers()
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_chunks_end_at_the_boundaries_asked_for(split: bool) -> None:
-    harness = Harness(cells=512, n_ubatch=64, split=split)
-    harness.add(1, 300, boundaries=(1, 7, 64, 100, 101, 299))
+def test_a_hybrids_chunks_end_where_a_state_shall_be_left() -> None:
+    harness = Harness(cells=512, n_ubatch=64, split=True, cache=Cache(), host_bytes=10_000)
+    harness.add(1, 300, boundaries=(1, 64, 100, 101, 299))
     ends = []
     while not harness.tokens[1]:
         harness.step()
         ends += [span.start + len(span.tokens) for span in harness.spans(harness.plans[-1])]
-    assert {1, 7, 64, 100, 101, 299, 300} <= set(ends)
+    assert {1, 64, 100, 299, 300} <= set(ends)
+    assert 101 not in ends, "too close to the one before"
     assert ends == sorted(ends)
+
+
+def test_others_pay_nothing_for_boundaries() -> None:
+    plain, marked = Harness(cells=512), Harness(cells=512, cache=Cache())
+    plain.add(1, 300)
+    marked.add(1, 300, boundaries=(1, 64, 100, 101, 299))
+    plain.run()
+    marked.run()
+    assert len([plan for plan in plain.plans if plan.decodes]) == len([plan for plan in marked.plans if plan.decodes])
 
 
 def test_boundaries_at_zero_at_the_end_and_beyond_are_harmless() -> None:
