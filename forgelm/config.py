@@ -15,7 +15,8 @@ from msgspec import Meta
 from forgelm import paths
 from forgelm.errors import ConfigError
 
-KVType = Literal["f16", "bf16", "q8_0", "q4_0"]
+Fit = Literal["adjust", "strict", "off"]
+PresetName = Literal["short", "medium", "long"]
 Mode = Literal["low_latency", "high_throughput"]
 FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
@@ -25,6 +26,7 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(gt=0.0)]
 
+KV_TYPES = ("f16", "bf16", "q8_0", "q4_0")
 QUANTIZED_KV = ("q8_0", "q4_0")
 MIN_CHUNK = 16
 """Rows of the smallest prefill chunk; below this the cost per row climbs steeply."""
@@ -32,6 +34,8 @@ MAX_SEQUENCES = 256
 """llama.cpp's limit on sequence ids."""
 KEPT, KEPT_ON_HYBRIDS = 24, 4
 """Finished requests kept on the device unless the profile says otherwise."""
+Context = Annotated[int, Meta(ge=256)]
+Parallel = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
 DEVICE_WORDS = ("auto", "gpu", "cpu")
 GPU_NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]{4,}")
 
@@ -73,9 +77,9 @@ class Engine(Section, frozen=True):
     """
     n_gpu_layers: Annotated[int, Meta(ge=-1)] = -1
     """Layers on the GPU; −1 is all of them."""
-    context: Annotated[int, Meta(ge=256)] = 8192
+    context: Context = 8192
     """KV cells in the pool all requests share; also the longest one request may get."""
-    parallel: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 4
+    parallel: Parallel = 4
     """Sequences that run at once."""
     n_batch: Annotated[int, Meta(ge=32)] = 2048
     n_ubatch: Annotated[int, Meta(ge=32)] = 512
@@ -83,8 +87,14 @@ class Engine(Section, frozen=True):
     threads: NonNegative = 0
     """0 counts the cores this process may really use (affinity, cgroup quota)."""
     flash_attention: FlashAttention = "auto"
-    kv_type: KVType = "f16"
-    """Of keys and values alike: unmatched pairs leave the compiled fast path."""
+    kv_type: str = "f16"
+    """Of keys and values alike: f16, bf16, q8_0 or q4_0."""
+    fit: Fit = "adjust"
+    """What happens at the start when the profile needs more memory than there is.
+
+    "adjust" steps down (KV type, kept sequences, context, parallel, layers on the GPU) and says so; "strict" refuses;
+    "off" doesn't look.
+    """
     mode: Mode = "low_latency"
     target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
     """The longest step while someone is decoding, in milliseconds; 0 lets the mode decide."""
@@ -97,6 +107,7 @@ class Engine(Section, frozen=True):
 
     def __post_init__(self) -> None:
         _check_device(self.device)
+        _check_kv_type(self.kv_type)
         if self.kv_type in QUANTIZED_KV and self.flash_attention == "off":
             raise ValueError(f'kv_type {self.kv_type!r} needs flash attention; set flash_attention to "on"')
         if self.n_ubatch > self.n_batch:
@@ -112,6 +123,14 @@ def _check_device(device: str | tuple[str, ...]) -> None:
     if not cards or not all(GPU_NAME.fullmatch(card) for card in cards):
         shown = device if isinstance(device, str) else list(device)
         raise ValueError(f'device {shown!r} is no "auto", "gpu", "cpu", GPU index or uuid, or list of those')
+
+
+def _check_kv_type(kv_type: str) -> None:
+    if kv_type not in KV_TYPES:
+        raise ValueError(
+            f"kv_type {kv_type!r}: llama.cpp's CUDA flash attention is compiled for f16, bf16, q8_0 and q4_0, keys and "
+            "values alike; any other pair converts the whole cache to f16 at every step. Choose one of the four"
+        )
 
 
 class Cache(Section, frozen=True):
@@ -210,6 +229,14 @@ class Chat(Section, frozen=True):
     """Passed to the template as `enable_thinking` unless the request says otherwise."""
 
 
+class Preset(Section, frozen=True):
+    """Sizes that share the memory, and are therefore chosen together with `--preset`."""
+
+    context: Context
+    kv_type: str
+    parallel: Parallel
+
+
 class Profile(Section, frozen=True):
     """Everything `forgelm serve` needs to know."""
 
@@ -222,6 +249,24 @@ class Profile(Section, frozen=True):
     server: Server = Server()
     sampling: Sampling = Sampling()
     chat: Chat = Chat()
+    presets: dict[PresetName, Preset] = {}
+
+    def __post_init__(self) -> None:
+        for name, preset in self.presets.items():
+            try:
+                self._in_sizes_of(preset)
+            except ValueError as error:
+                raise ValueError(f"preset {name}: {error}") from None
+
+    def with_preset(self, name: str) -> "Profile":
+        """This profile in the sizes of one of its presets. Raises `ConfigError` when it has none of that name."""
+        for known, preset in self.presets.items():
+            if known == name:
+                return msgspec.structs.replace(self, engine=self._in_sizes_of(preset))
+        raise ConfigError(f"profile {self.name} has no preset {name!r}; it has: {', '.join(self.presets) or 'none'}")
+
+    def _in_sizes_of(self, preset: Preset) -> Engine:
+        return msgspec.structs.replace(self.engine, **msgspec.structs.asdict(preset))
 
     def with_overrides(self, overrides: dict[str, Any]) -> "Profile":
         """This profile with `{"section.key": value}` laid over it; `None` values are skipped.

@@ -13,7 +13,7 @@ import rich_click
 from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.config import Cache, EngineConfig, KVType, Mode, Profile, load_profile
+from forgelm.config import KV_TYPES, Cache, EngineConfig, Mode, Profile, load_profile
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
@@ -40,7 +40,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--n-gpu-layers", type=int, **_env("N_GPU_LAYERS"), help="Layers on the GPU; -1 is all.")
 @click.option("--n-batch", type=int, **_env("N_BATCH"), help="Rows of one decode at most.")
 @click.option("--n-ubatch", type=int, **_env("N_UBATCH"), help="Longest prefill chunk.")
-@click.option("--kv-type", type=click.Choice(get_args(KVType)), **_env("KV_TYPE"), help="Type of keys and values.")
+@click.option("--kv-type", **_env("KV_TYPE"), help=f"Type of keys and values: {', '.join(KV_TYPES)}.")
 @click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), **_env("FLASH_ATTENTION"))
 @click.option("--mode", type=click.Choice(get_args(Mode)), **_env("MODE"), help="What steps are sized for.")
 @click.option("--target-itl-ms", type=float, **_env("TARGET_ITL_MS"), help="Longest step beside a decoder.")
