@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgelm import paths
+from forgelm.bootstrap_engine import compiler_flags
 
 DISTRIBUTION = "llama-cpp-python"
 PROGRAMS = ("llama-server", "llama-batched-bench")
@@ -69,8 +70,9 @@ def engine_version() -> str:
 
 
 def cmake_flags() -> tuple[str, ...]:
-    """Ours, then `CMAKE_ARGS`, which the engine's own build reads too."""
-    return FLAGS + tuple(shlex.split(os.environ.get("CMAKE_ARGS", "")))
+    """Ours, with the engine's own compiler flags, then `CMAKE_ARGS`, which the engine's build reads too."""
+    compiler = tuple(f"-DCMAKE_{language}_FLAGS={compiler_flags()}" for language in ("C", "CXX"))
+    return FLAGS + compiler + tuple(shlex.split(os.environ.get("CMAKE_ARGS", "")))
 
 
 def destination() -> Path:

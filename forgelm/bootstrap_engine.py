@@ -18,6 +18,8 @@ from forgelm.bootstrap_run import Progress, SetupError, clock, exclusive, fail, 
 
 NAME = "llama-cpp-python"
 CMAKE_ARGS = "-DLLAVA_BUILD=OFF"
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+"""Virtual machines announce AMX and fault at its first instruction; only server processors have it at all."""
 BUILD_VARIABLES = ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS")
 """What changes the compiled code, beside the processor."""
 CORE_SECONDS = 420
@@ -30,8 +32,13 @@ CPU_FEATURE = re.compile(r"v?p?(sse|ssse|avx|amx|fma|bmi|aes|sha|gfni|clmul|f16c
 def wheel_key(version: str, build: dict[str, str]) -> str:
     """Names a compiled wheel: equal keys run on the same machines. Python's version is no part of it (ctypes)."""
     variables = [f"{name}={build[name]}" for name in BUILD_VARIABLES if build[name]]
-    parts = [version, CMAKE_ARGS, *variables, platform.machine(), c_library(), *cpu_features()]
+    parts = [version, CMAKE_ARGS, compiler_flags(), *variables, platform.machine(), c_library(), *cpu_features()]
     return f"{NAME}-{version}-{platform.machine()}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
+
+
+def compiler_flags() -> str:
+    """What compiling for this very processor needs beside `-march=native`; older compilers know no AMX to leave out."""
+    return NO_AMX if any(feature.startswith("amx") for feature in cpu_features()) else ""
 
 
 def c_library() -> str:
@@ -138,6 +145,7 @@ def compile_wheel(python: Path, sources: Path, directory: Path, build: dict[str,
     variables["TMPDIR"] = str(scratch)
     # The user's own come last: CMake lets the last of two win.
     variables["CMAKE_ARGS"] = f"{CMAKE_ARGS} {build['CMAKE_ARGS']}".strip()
+    variables |= {name: f"{compiler_flags()} {build[name]}".strip() for name in ("CFLAGS", "CXXFLAGS")}
     if run_pip(python, arguments, log=log, progress=progress, on_line=count, variables=variables):
         shutil.rmtree(objects, ignore_errors=True)
         fail("llama.cpp didn't compile.", log)

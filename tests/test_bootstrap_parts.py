@@ -36,6 +36,12 @@ def test_a_wheel_is_named_by_what_changes_its_code(processor: list[str]) -> None
     assert len(keys) == 3 + len(plain)
 
 
+def test_amx_is_left_out_where_the_processor_announces_it(processor: list[str]) -> None:
+    assert not bootstrap_engine.compiler_flags(), "an older compiler would refuse the flag"
+    processor.append("amx_int8")
+    assert "-mno-amx-int8" in bootstrap_engine.compiler_flags()
+
+
 def test_only_instruction_sets_count_as_processor_features() -> None:
     flags = ["fpu", "sse4_1", "avx2", "vaes", "ibrs", "md_clear", "avx512_vnni", "tsc"]
     chosen = [flag for flag in flags if bootstrap_engine.CPU_FEATURE.match(flag)]
