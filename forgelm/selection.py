@@ -1,7 +1,6 @@
 """Which profile a machine gets, and whether a profile that wants a GPU may run here.
 
-Decisions on facts read elsewhere. The estimate is arithmetic on the file's size, good enough to tell an 8 GB
-card from a 6 GB one; it knows nothing of the model's real shapes, and loading may still find no room.
+Decisions on facts read elsewhere. Whether a model fits is computed from its published shape, as `forgelm fit` does.
 
 Two facts about the installed llama.cpp come with every question. `gpu_offload_supported`: it sees a device it
 can use, of any make. `cuda_major`: the CUDA version it was built for, 0 without CUDA
@@ -16,23 +15,16 @@ import msgspec
 from forgelm import paths
 from forgelm.config import Engine, Profile, read_profile
 from forgelm.errors import ConfigError, MachineError
+from forgelm.fit.budget import budget_of
+from forgelm.fit.need import need
+from forgelm.fit.published import published_shape
 from forgelm.machine import Gpu, Machine
 
 SMALL_RAM = 4_000_000_000
 """Decimal on purpose: a machine sold with 4 GB shows a little less than 4 GiB, and is meant to count."""
 
-MARGIN = int(0.8 * 2**30)
-"""Compute buffers and the driver's context, about 0.3 to 0.5 GiB each."""
-
 DRIVER_FLOORS = {12: 525, 13: 580}
 """CUDA major version → oldest driver branch that runs it."""
-
-# KV bytes per token at f16 and the recurrent state of one sequence, of the two Qwen3.5 shapes: 24 layers
-# (0.8B and 2B) and 32 layers (4B and 9B).
-_SMALL_MODEL = 2 * 2**30
-_SMALL_SHAPE = (12_288, int(19.27 * 2**20))
-_LARGE_SHAPE = (32_768, int(50.25 * 2**20))
-_KV_SCALE = {"f16": 1.0, "bf16": 1.0, "q8_0": 17 / 32, "q4_0": 9 / 32}
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -50,14 +42,6 @@ def shipped_profiles() -> dict[str, Profile]:
 def needs_gpu(engine: Engine) -> bool:
     """Whether the profile insists on a GPU, rather than using one where there is one."""
     return engine.device not in ("auto", "cpu") and engine.n_gpu_layers != 0
-
-
-def estimate_bytes(profile: Profile) -> int:
-    """Roughly what the profile takes on one device: weights, KV cells, recurrent states and margin."""
-    engine = profile.engine
-    per_token, per_sequence = _SMALL_SHAPE if profile.model.bytes < _SMALL_MODEL else _LARGE_SHAPE
-    kv = int(engine.context * per_token * _KV_SCALE[engine.kv_type])
-    return profile.model.bytes + kv + engine.parallel * per_sequence + MARGIN
 
 
 def choose_profile(
@@ -158,11 +142,13 @@ def _largest_that_fits(machine: Machine, profiles: Mapping[str, Profile]) -> Cho
     card = max(machine.gpus.cards, key=lambda card: card.free, default=None)
     if card is None:
         return None
+    budget = budget_of(machine.memory, (card,))
     candidates = [profile for profile in profiles.values() if needs_gpu(profile.engine)]
     for profile in sorted(candidates, key=lambda profile: profile.model.bytes, reverse=True):
-        need = estimate_bytes(profile)
-        if need <= card.free:
-            why = f"the {card.name} has {_gib(card.free)} free and it takes about {_gib(need)}"
+        shape = published_shape(profile.model)
+        taken = None if shape is None else need(shape, profile.engine, profile.cache, cards=1)
+        if taken is not None and budget.holds(taken):
+            why = f"the {card.name} has {_gib(card.free)} free and it takes about {_gib(taken.gpu)}"
             return Choice(profile, why)
     return None
 
@@ -171,7 +157,8 @@ def _too_small(machine: Machine) -> str:
     card = max(machine.gpus.cards, key=lambda card: card.free, default=None)
     if card is None:  # a card NVML doesn't know: its memory can't be read, so nothing is promised
         return "its GPU's free memory can't be read"
-    return f"the {card.name} has only {_gib(card.free)} free, too little for every GPU profile"
+    free = f"{_gib(card.free)} free on the {card.name}, {_gib(machine.memory.available)} in RAM"
+    return f"no GPU profile fits into what there is: {free}"
 
 
 def _fallback(machine: Machine, profiles: Mapping[str, Profile], problem: str) -> Choice:

@@ -21,6 +21,7 @@ LAYERS = (
         "forgelm.metrics",
         "forgelm.engine",
         "forgelm.starter",
+        "forgelm.fit",
         "forgelm.selection",
     ),
     ("forgelm.ipc", "forgelm.llama", "forgelm.config", "forgelm.machine"),

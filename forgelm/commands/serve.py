@@ -13,8 +13,10 @@ import rich_click
 from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.config import KV_TYPES, Cache, EngineConfig, Mode, Profile, load_profile
+from forgelm.commands.fitting import fitted
+from forgelm.config import KV_TYPES, EngineConfig, Fit, Mode, Profile, load_profile
 from forgelm.errors import ConfigError, MachineError, ModelError
+from forgelm.fit.budget import host_tier_bytes
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
 from forgelm.selection import Choice, choose_profile, require_usable_gpu, shipped_profiles
@@ -30,6 +32,7 @@ def _env(name: str) -> dict[str, Any]:
 
 @click.command(cls=rich_click.RichCommand)
 @click.option("--profile", **_env("PROFILE"), help="Profile name or TOML file; without it, the largest that fits.")
+@click.option("--preset", **_env("PRESET"), help="The profile's sizes for short, medium or long contexts.")
 @click.option("--model", type=click.Path(path_type=Path), **_env("MODEL"), help="Serve this GGUF instead.")
 @click.option("--host", **_env("HOST"), help="Address to listen on.")
 @click.option("--port", type=int, **_env("PORT"), help="Port; 0 picks a free one.")
@@ -42,6 +45,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--n-ubatch", type=int, **_env("N_UBATCH"), help="Longest prefill chunk.")
 @click.option("--kv-type", **_env("KV_TYPE"), help=f"Type of keys and values: {', '.join(KV_TYPES)}.")
 @click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), **_env("FLASH_ATTENTION"))
+@click.option("--fit", type=click.Choice(get_args(Fit)), **_env("FIT"), help="What to do when memory is short.")
 @click.option("--mode", type=click.Choice(get_args(Mode)), **_env("MODE"), help="What steps are sized for.")
 @click.option("--target-itl-ms", type=float, **_env("TARGET_ITL_MS"), help="Longest step beside a decoder.")
 @click.option("--omp-wait", type=click.Choice(["auto", "active", "passive"]), **_env("OMP_WAIT"))
@@ -57,6 +61,7 @@ def serve(
     /,
     *,
     profile: str | None,
+    preset: str | None,
     model: Path | None,
     api_key: str | None,
     api_key_file: Path | None,
@@ -67,11 +72,18 @@ def serve(
     level = ctx.find_root().params.get("log_level", "info")
     log.configure(level)
     machine = read_machine()
-    settled = _settle(profile, machine).with_overrides({_key(name): value for name, value in overrides.items()})
+    asked = {_key(name): value for name, value in overrides.items() if value is not None}
+    settled = _settle(profile, machine)
+    settled = (settled.with_preset(preset) if preset else settled).with_overrides(asked)
     settled = _with_model(settled, model)
     settled = _placed(settled, machine, allow_cpu=allow_cpu)
     keys = read_keys(api_key, api_key_file)
-    _run(settled, model or settled.model.path(), machine, keys, level)
+    path = model or settled.model.path()
+    verdict = fitted(settled, path, machine, frozenset(asked))
+    if verdict:
+        settled = verdict.profile
+    command = engine_command(settled, path, machine, level, verdict.host_tier if verdict else None)
+    _run(settled, path, machine, keys, command)
 
 
 SECTIONS = {
@@ -149,14 +161,13 @@ def _placed(profile: Profile, machine: Machine, *, allow_cpu: bool) -> Profile:
     return require_usable_gpu(profile, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major())
 
 
-def host_tier_bytes(cache: Cache, free: int) -> int:
-    """RAM for saved prefixes and checkpoints, of `free` bytes that this process may still take."""
-    return max(0, min(cache.host_bytes or free // 4, free // 2))
-
-
-def engine_command(profile: Profile, model: Path, machine: Machine, log_level: str) -> Command:
-    """How to start the engine process for `profile`."""
+def engine_command(
+    profile: Profile, model: Path, machine: Machine, log_level: str, host_tier: int | None = None
+) -> Command:
+    """How to start the engine process for `profile`, with `host_tier` bytes of RAM for saved prefixes."""
     threads = profile.engine.threads or machine.cores.usable
+    if host_tier is None:
+        host_tier = host_tier_bytes(profile.cache, machine.memory.available - model.stat().st_size)
     config = EngineConfig(
         str(model),
         profile.engine,
@@ -164,7 +175,7 @@ def engine_command(profile: Profile, model: Path, machine: Machine, log_level: s
         log_level,
         not sys.stderr.isatty(),
         profile.cache,
-        host_tier_bytes(profile.cache, machine.memory.available - model.stat().st_size),
+        host_tier,
         str(paths.cache_dir() / "prefixes"),
     )
     environment = {
@@ -176,7 +187,7 @@ def engine_command(profile: Profile, model: Path, machine: Machine, log_level: s
     return Command("forgelm.engine.main", msgspec.json.encode(config).decode(), environment)
 
 
-def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...], log_level: str) -> None:
+def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...], command: Command) -> None:
     host, port = profile.server.host, profile.server.port
     require_free_port(host, port)
     if host not in LOOPBACK and not keys:
@@ -185,7 +196,6 @@ def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...],
     def announce(service: Service) -> None:
         _announce(service, host, bound_port, with_key=bool(keys))
 
-    command = engine_command(profile, model, machine, log_level)
     server = ApiServer(
         profile,
         model,

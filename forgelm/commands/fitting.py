@@ -1,0 +1,63 @@
+"""The fit at the start of `forgelm serve`: before the engine loads anything, does it fit, and in which sizes?
+
+A fit that can't be computed never stops a start; it is said in the log, and the engine tries.
+"""
+
+from pathlib import Path
+
+from forgelm import log
+from forgelm.config import Profile
+from forgelm.errors import MachineError, ModelError
+from forgelm.fit.budget import budget_of
+from forgelm.fit.verdict import Verdict, judge, model_shape
+from forgelm.llama.lib import build_info
+from forgelm.machine import Gpu, Machine, loaded_cuda_major
+from forgelm.selection import choose_profile, gpus_for, needs_gpu, shipped_profiles
+
+
+def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str] = frozenset()) -> Verdict | None:
+    """How `profile` will run here; None when that can't be told.
+
+    Raises `MachineError` when it doesn't fit, saying what would.
+    """
+    if profile.engine.fit == "off":
+        return None
+    logger = log.get("fit")
+    try:
+        shape = model_shape(profile, path)
+        cards = cards_for(profile, machine)
+    except ModelError as error:
+        logger.warning("memory isn't checked", reason=str(error))
+        return None
+    if cards is None:
+        logger.warning("memory isn't checked", reason="the GPU's free memory can't be read")
+        return None
+    try:
+        verdict = judge(profile, shape, budget_of(machine.memory, cards), pinned=pinned)
+    except MachineError as error:
+        raise MachineError(f"{error}{instead(profile, machine)}") from None
+    for part in verdict.need.parts:
+        logger.debug("memory", part=part.name, gpu_mib=part.gpu >> 20, ram_mib=part.host >> 20, note=part.note)
+    if verdict.steps:
+        logger.warning("memory is short, so this was given up", steps=", ".join(verdict.steps), now=verdict.summary)
+    else:
+        logger.info("memory", needed=verdict.summary)
+    return verdict
+
+
+def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:
+    """The GPUs the layers go on, empty for the CPU; None for a card whose memory NVML can't tell.
+
+    Raises `MachineError` when a named card isn't there.
+    """
+    engine = profile.engine
+    on_cpu = engine.device == "cpu" or engine.n_gpu_layers == 0
+    if on_cpu or not (build_info().gpu_offload or needs_gpu(engine)):
+        return ()
+    return gpus_for(engine, machine) or None
+
+
+def instead(profile: Profile, machine: Machine) -> str:
+    """A clause naming the profile that this machine holds, if that is another one."""
+    choice = choose_profile(machine, shipped_profiles(), build_info().gpu_offload, cuda_major=loaded_cuda_major())
+    return "" if choice.profile.name == profile.name else f"; or take `--profile {choice.profile.name}`"

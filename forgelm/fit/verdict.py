@@ -1,0 +1,106 @@
+"""Whether a profile's model fits this machine, what to give up for it, and how to say so in a line."""
+
+from pathlib import Path
+
+import msgspec
+
+from forgelm.config import Profile
+from forgelm.errors import MachineError, ModelError
+from forgelm.fit.budget import Budget, host_tier_bytes
+from forgelm.fit.header import shape_of
+from forgelm.fit.ladder import Fitted, Ladder, Setting
+from forgelm.fit.need import NONE, Need, Speculation
+from forgelm.fit.published import published_shape
+from forgelm.fit.shapes import Shape
+from forgelm.llama.gguf import read_header
+from forgelm.llama.repack import installed_repacked_types
+
+GIB = 2**30
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a profile will run."""
+
+    profile: Profile
+    """As asked for, less what had to be given up."""
+    need: Need
+    budget: Budget
+    steps: tuple[str, ...] = ()
+    """What was given up."""
+
+    @property
+    def summary(self) -> str:
+        """The sum in a line: "4.7 of 7.2 GiB on GeForce RTX 3070, 0.8 of 12.1 GiB RAM"."""
+        host = f"{gib(self.need.host)} of {gib(self.budget.host.usable)} GiB {self.budget.host.name}"
+        gpu = self.budget.gpu
+        return f"{gib(self.need.gpu)} of {gib(gpu.usable)} GiB on {gpu.name}, {host}" if gpu else host
+
+    @property
+    def host_tier(self) -> int:
+        """Bytes of RAM for saved prefixes and checkpoints, of what is left."""
+        return host_tier_bytes(self.profile.cache, self.budget.host.free - self.need.host)
+
+
+def model_shape(profile: Profile, path: Path) -> Shape:
+    """From the file at `path`, or from what is published of it. Raises `ModelError` when neither tells."""
+    if path.is_file():
+        return shape_of(read_header(path), installed_repacked_types())
+    shape = published_shape(profile.model)
+    if shape is None:
+        raise ModelError(f"no model file at {path}, and the shape of {profile.model.file} isn't known without it")
+    return shape
+
+
+def judge(
+    profile: Profile,
+    shape: Shape,
+    budget: Budget,
+    *,
+    pinned: frozenset[str] = frozenset(),
+    speculation: Speculation = NONE,
+) -> Verdict:
+    """Fit `profile` into `budget`. Settings in `pinned` (`engine.context`) were asked for and stay as they are.
+
+    Raises `MachineError` when it doesn't fit and may not, or can't, be made to; the message says what would.
+    """
+    ladder = Ladder(shape, budget, speculation)
+    wanted = Setting(profile.engine, profile.cache)
+    if profile.engine.fit == "off" or ladder.holds(wanted):
+        return Verdict(profile, ladder.need(wanted), budget)
+    if profile.engine.fit == "adjust":
+        found = ladder.descend(wanted, pinned)
+        if found.fits:
+            changed = msgspec.structs.replace(profile, engine=found.setting.engine, cache=found.setting.cache)
+            return Verdict(changed, found.need, budget, found.steps)
+    raise MachineError(_refusal(profile, ladder, wanted))
+
+
+def _refusal(profile: Profile, ladder: Ladder, wanted: Setting) -> str:
+    need = ladder.need(wanted)
+    lacking = f"{profile.name} doesn't fit: it takes {_both(ladder.budget, need)}"
+    freest = ladder.descend(wanted)
+    if freest.fits:
+        return f"{lacking}. It would fit with {', '.join(freest.steps)}"
+    return f"{lacking}. {_least(ladder, freest)}; `--fit off` tries all the same"
+
+
+def _both(budget: Budget, need: Need) -> str:
+    """What lacks, of what there is."""
+    gpu = budget.gpu
+    if gpu and budget.gpu_excess(need) > 0:
+        return f"{gib(need.gpu)} GiB of GPU memory, and {gib(gpu.usable)} GiB are free on {gpu.name}"
+    return f"{gib(need.host)} GiB of RAM, and {gib(budget.host.usable)} GiB are free"
+
+
+def _least(ladder: Ladder, lowest: Fitted) -> str:
+    """The least that the model could do with, all layers where they are wanted."""
+    weights = lowest.need.part("weights")
+    if ladder.budget.gpu and ladder.budget.gpu_excess(lowest.need) <= 0:
+        return f"Even with one layer on the GPU it takes {gib(lowest.need.host)} GiB of RAM: take a smaller model"
+    size = weights.gpu or weights.host
+    return f"Its weights alone are {gib(size)} GiB, and nothing else is left to shrink: take a smaller model"
+
+
+def gib(size: int) -> str:
+    """A size in GiB with one digit."""
+    return f"{size / GIB:.1f}"
