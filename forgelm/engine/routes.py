@@ -12,8 +12,6 @@ from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, Node, PrefixTree
 
 MIN_SHARED = 8
 """Tokens below which a prefix isn't worth the operations: BOS and a role are common to all."""
-MIN_WAIT = 32
-"""Tokens that another must be about to compute to be waited for."""
 _FIRST_BYTE_SECONDS = 1 / 2e9
 """Of a copy to or from RAM, until one was seen."""
 _DISK_BYTE_SECONDS = 1 / 0.4e9
@@ -132,6 +130,6 @@ def _may_adopt(route: Route) -> bool:
 def _leader(path: Iterable[tuple[Node, int]], depth: int) -> Holder | None:
     for node, agreed in reversed(list(path)):
         for holder in node.holders:
-            if holder.running and holder.computed < agreed and agreed - depth >= MIN_WAIT:
+            if holder.running and holder.computed < agreed and agreed - depth >= MIN_SHARED:
                 return holder
     return None

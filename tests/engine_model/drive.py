@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.config import Engine
+from forgelm.config import Cache, Engine, EngineConfig
 from forgelm.engine.llama_backend import LlamaBackend
-from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Plan
+from forgelm.engine.main import make_scheduler
+from forgelm.engine.plan import Plan, Trim
 from forgelm.engine.sampling import uniform
-from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.messages import Generate, Sampling
 from forgelm.llama.model import Model
 from tests.llama.raw import raw
@@ -23,11 +22,14 @@ from tests.llama.raw import raw
 GREEDY = Sampling(temperature=0.0)
 
 
+NO_CACHE = Cache(prefix_cache=False)
+
+
 @contextmanager
-def backend(path: Path, **changes: Any) -> Iterator[LlamaBackend]:
+def backend(path: Path, cache: Cache = NO_CACHE, **changes: Any) -> Iterator[LlamaBackend]:
     """A backend on the CPU for as long as the block lasts. One thread: the machine may be busy."""
     sizes = {"device": "cpu", "context": 2048, "parallel": 8, "n_batch": 256, "n_ubatch": 256}
-    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True)
+    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True, cache=cache)
     try:
         yield loaded
     finally:
@@ -39,17 +41,20 @@ def request(number: int, prompt: Sequence[int], count: int, sampling: Sampling =
 
 
 class Server:
-    """The engine's loop without a process around it."""
+    """The engine's loop without a process around it. Start with empty slots: `wipe` leaves them so."""
 
-    def __init__(self, backend: LlamaBackend, *, max_chunk: int = 256) -> None:
+    def __init__(
+        self, backend: LlamaBackend, *, max_chunk: int = 256, cache: Cache = NO_CACHE, host_bytes: int = 2**30
+    ) -> None:
         facts = backend.facts
-        pacer = Pacer("low_latency", 0.0, max_chunk, 1 / facts.warmup_prefill_rate)
+        engine = Engine(n_ubatch=max_chunk, parallel=facts.slots)
+        config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes)
         self.backend = backend
-        self.scheduler = Scheduler(
-            cells=facts.context, slots=facts.slots, pacer=pacer, split_batches=backend.splits_batches
-        )
+        self.scheduler = make_scheduler(config, facts, split_batches=backend.splits_batches)
         self.plans: list[Plan] = []
         self.preemptions = 0
+        self.cached: dict[int, int] = {}
+        """Prompt tokens that each request took from memory."""
         self._answers: dict[int, list[int]] = {}
 
     def answers(self, requests: Sequence[Generate]) -> dict[int, list[int]]:
@@ -71,8 +76,19 @@ class Server:
         for delta in self.scheduler.apply(plan, outcome, time.monotonic()):
             self._answers[delta.id] += delta.tokens
             if delta.finish:
+                self.cached[delta.id] = delta.cached
                 endings[delta.id] = delta.finish
         self.preemptions = self.scheduler.stats(plan, outcome).preemptions
+
+
+    def operations(self, kind: type) -> list[Any]:
+        """All operations of a kind so far."""
+        return [operation for plan in self.plans for operation in plan.operations if isinstance(operation, kind)]
+
+
+def wipe(backend: LlamaBackend, slots: int) -> None:
+    """Empty all slots, and forget all saved states."""
+    backend.run(Plan(tuple(Trim(slot) for slot in range(slots))))
 
 
 def reference_rows(model: Model, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:

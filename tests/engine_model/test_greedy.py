@@ -99,14 +99,6 @@ def test_sliding_windows(gemma: Model, gemma_backend: LlamaBackend, together: bo
     check(gemma, prompts, answers)
 
 
-def test_chunks_that_end_at_boundaries(hybrid: Model, hybrid_backend: LlamaBackend) -> None:
-    prompt, server = words(hybrid, 1, 90), Server(hybrid_backend, max_chunk=40)
-    answers = server.answers([request(1, prompt, 6, boundaries=(7, 30, 89))])
-    ends = [span.start + len(span.tokens) for plan in server.plans for decode in plan.decodes for span in decode.spans]
-    assert {7, 30, 89} <= set(ends)
-    check(hybrid, [prompt], answers)
-
-
 # --- preemption ---
 
 
