@@ -113,6 +113,15 @@ def test_a_shipped_profile_has_its_promised_shape(path: Path) -> None:
     assert (engine.context, engine.kv_type, engine.parallel, engine.device) == SHAPES[path.stem]
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_profile_has_three_presets_and_is_the_medium_one(path: Path) -> None:
+    profile = load(path)
+    assert list(profile.presets) == ["short", "medium", "long"]
+    assert profile.with_preset("medium") == profile
+    contexts = [profile.with_preset(name).engine.context for name in profile.presets]
+    assert contexts == sorted(set(contexts))
+
+
 @pytest.mark.parametrize("name", CARDS)
 def test_sampling_is_the_model_cards(name: str) -> None:
     sampling = load(paths.shipped_profiles_dir() / f"{name}.toml").sampling
@@ -196,6 +205,21 @@ def test_an_override_beats_the_profile(own: Path) -> None:
     changed = profile.with_overrides({"engine.context": 2048, "server.port": 9000, "engine.threads": None})
     assert (changed.engine.context, changed.server.port, changed.engine.threads) == (2048, 9000, 0)
     assert profile.engine.context == 1024
+
+
+def test_a_preset_sets_three_sizes_and_an_override_beats_it() -> None:
+    profile = config.load_profile("turbo_4b").with_preset("long")
+    assert (profile.engine.context, profile.engine.kv_type, profile.engine.parallel) == (262_144, "q4_0", 1)
+    assert profile.engine.n_ubatch == config.load_profile("turbo_4b").engine.n_ubatch
+    assert profile.with_overrides({"engine.kv_type": "f16"}).engine.kv_type == "f16"
+
+
+def test_an_unknown_preset_lists_the_known_ones(own: Path) -> None:
+    with pytest.raises(ConfigError, match="no preset 'huge'; it has: short, medium, long"):
+        config.load_profile("starter").with_preset("huge")
+    (own / "mine.toml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match="it has: none"):
+        config.load_profile("mine").with_preset("short")
 
 
 def test_a_users_profile_beats_the_shipped_one_of_that_name(own: Path) -> None:
