@@ -37,6 +37,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "serve": Entry("forgelm.commands.serve", "serve", "Serve a model over an OpenAI-compatible API."),
     "pull": Entry("forgelm.commands.pull", "pull", "Download a profile's model."),
+    "fit": Entry("forgelm.commands.fit", "fit", "Say whether a model fits, and with how much context."),
     "chat": Entry("forgelm.commands.chat", "chat", "Talk to a running server in the terminal."),
     "doctor": Entry("forgelm.commands.doctor", "doctor", "Check this machine; say how to fix what is wrong."),
     "paths": Entry("forgelm.commands.paths", "paths", "Print where ForgeLM keeps its files."),
