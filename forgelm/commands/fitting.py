@@ -35,7 +35,8 @@ def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str
     try:
         verdict = judge(profile, shape, budget_of(machine.memory, cards), pinned=pinned)
     except MachineError as error:
-        raise MachineError(f"{error}{instead(profile, machine)}") from None
+        other = instead(profile, machine, offload=build_info().gpu_offload)
+        raise MachineError(f"{error}{other}. `--fit off` tries all the same") from None
     for part in verdict.need.parts:
         logger.debug("memory", part=part.name, gpu_mib=part.gpu >> 20, ram_mib=part.host >> 20, note=part.note)
     if verdict.steps:
@@ -57,7 +58,7 @@ def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:
     return gpus_for(engine, machine) or None
 
 
-def instead(profile: Profile, machine: Machine) -> str:
+def instead(profile: Profile, machine: Machine, *, offload: bool) -> str:
     """A clause naming the profile that this machine holds, if that is another one."""
-    choice = choose_profile(machine, shipped_profiles(), build_info().gpu_offload, cuda_major=loaded_cuda_major())
+    choice = choose_profile(machine, shipped_profiles(), offload, cuda_major=loaded_cuda_major())
     return "" if choice.profile.name == profile.name else f"; or take `--profile {choice.profile.name}`"

@@ -110,11 +110,14 @@ def _with_engine(setting: Setting, **changes: int | str) -> Setting:
 
 
 def _kv_type(kv_type: str) -> Rung:
-    def rung(_: Ladder, setting: Setting) -> Setting:
+    def rung(ladder: Ladder, setting: Setting) -> Setting:
         engine = setting.engine
         if engine.flash_attention == "off" or _PRECISION[engine.kv_type] <= _PRECISION[kv_type]:
             return setting
-        return _with_engine(setting, kv_type=kv_type)
+        smaller = _with_engine(setting, kv_type=kv_type)
+        # With one or two attention layers on a GPU, the f16 copy of one outweighs what is saved.
+        before, after = ladder.need(setting), ladder.need(smaller)
+        return smaller if after.gpu + after.host < before.gpu + before.host else setting
 
     return rung
 

@@ -81,7 +81,7 @@ def _refusal(profile: Profile, ladder: Ladder, wanted: Setting) -> str:
     freest = ladder.descend(wanted)
     if freest.fits:
         return f"{lacking}. It would fit with {', '.join(freest.steps)}"
-    return f"{lacking}. {_least(ladder, freest)}; `--fit off` tries all the same"
+    return f"{lacking}. {_least(ladder, freest)}"
 
 
 def _both(budget: Budget, need: Need) -> str:
@@ -96,9 +96,9 @@ def _least(ladder: Ladder, lowest: Fitted) -> str:
     """The least that the model could do with, all layers where they are wanted."""
     weights = lowest.need.part("weights")
     if ladder.budget.gpu and ladder.budget.gpu_excess(lowest.need) <= 0:
-        return f"Even with one layer on the GPU it takes {gib(lowest.need.host)} GiB of RAM: take a smaller model"
+        return f"Even with one layer on the GPU it takes {gib(lowest.need.host)} GiB of RAM"
     size = weights.gpu or weights.host
-    return f"Its weights alone are {gib(size)} GiB, and nothing else is left to shrink: take a smaller model"
+    return f"Its weights alone are {gib(size)} GiB, and there is nothing left to give up"
 
 
 def gib(size: int) -> str:
