@@ -36,6 +36,8 @@ KEPT, KEPT_ON_HYBRIDS = 24, 4
 """Finished requests kept on the device unless the profile says otherwise."""
 Context = Annotated[int, Meta(ge=256)]
 Parallel = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
+FLUSH_SECONDS = 5.0
+"""How long an engine that stops may take to write finished requests to disk."""
 DEVICE_WORDS = ("auto", "gpu", "cpu")
 GPU_NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]{4,}")
 

@@ -94,7 +94,11 @@ class Command(msgspec.Struct, frozen=True):
 class Supervisor:
     """Starts and restarts one engine process and passes messages both ways."""
 
-    def __init__(self, command: Command, listener: Listener, hang_seconds: float) -> None:
+    def __init__(
+        self, command: Command, listener: Listener, hang_seconds: float, flush_seconds: float = 0.0
+    ) -> None:
+        """`flush_seconds` is what an engine may take to write things down after its last request."""
+        self._flush_seconds = flush_seconds
         self._command = command
         self._listener = listener
         self._hang_seconds = hang_seconds
@@ -152,9 +156,9 @@ class Supervisor:
         if link is not None:
             if self.status.phase is Phase.READY:
                 link.write(frame(Drain()))
-                # With nothing left to finish, one that stays is hung.
+                # With nothing left to finish or to write down, one that stays is hung.
                 owes = self._listener.has_open_requests
-                await _happens(link.closed, drain_seconds if owes else KILL_SECONDS)
+                await _happens(link.closed, (drain_seconds if owes else KILL_SECONDS) + self._flush_seconds)
             link.close()
         self._set(Status(Phase.STOPPED))
 

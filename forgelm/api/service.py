@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forgelm.api.engine_client import EngineClient
 from forgelm.api.prepare import Preparer
-from forgelm.config import Profile
+from forgelm.config import FLUSH_SECONDS, Profile
 from forgelm.llama.vocab import Vocabulary
 from forgelm.metrics import Metrics
 from forgelm.supervisor import Command, Phase, Supervisor
@@ -34,7 +34,8 @@ class Service:
             compiled = ChatTemplate(template, bos, eos)
         self.preparer = Preparer(profile, self.vocabulary, compiled)
         self.client = EngineClient(profile.limits, self.metrics)
-        self.supervisor = Supervisor(command, self.client, profile.limits.hang_seconds)
+        flush_seconds = FLUSH_SECONDS if profile.cache.disk_tier else 0.0
+        self.supervisor = Supervisor(command, self.client, profile.limits.hang_seconds, flush_seconds)
         self.client.attach(self.supervisor)
 
     @property

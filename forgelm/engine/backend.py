@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from forgelm.engine.plan import Outcome, Plan
+from forgelm.engine.prefix import Kept
 from forgelm.ipc.messages import ModelFacts
 
 
@@ -17,11 +18,15 @@ class Backend(Protocol):
     def splits_batches(self) -> bool:
         """Whether decode rows and prefill rows go in decodes of their own: hybrids must, CPUs are faster so."""
 
+    def archived(self) -> list[Kept]:
+        """What a former process left on disk for this model."""
+
     def run(self, plan: Plan) -> Outcome:
         """Carry out the plan's operations in order.
 
         After a decode that isn't OK the operations that follow are still carried out, except decodes: the outcome then
-        has fewer results than the plan has decodes. Sequences of a decode whose status taints are the caller's to wipe.
+        has fewer results than the plan has decodes. After a restore that found no room only `Drop`, `Archive` and
+        `Fetch` are. Sequences of a decode whose status taints are the caller's to wipe.
         """
 
     def close(self) -> None:

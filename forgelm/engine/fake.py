@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import count, islice
 
 import msgspec
+import numpy as np
 
 from forgelm.engine.plan import (
     Archive,
@@ -26,8 +27,10 @@ from forgelm.engine.plan import (
     Restore,
     Save,
     Span,
+    Tokens,
     Trim,
 )
+from forgelm.engine.prefix import Checkpoint, Holder, Kept
 from forgelm.ipc.messages import ModelFacts
 from forgelm.llama.status import DecodeStatus
 
@@ -83,6 +86,10 @@ class FakeBackend:
         self._stateless: set[int] = set()
         """Slots of a hybrid forked from the middle of another: a state must be loaded before they are computed."""
         self._saved: dict[int, tuple[bool, list[int]]] = {}
+        self.files: dict[str, tuple[bool, list[int]]] = {}
+        """What was archived."""
+        self._new_file = count()
+        self._reading: list[Fetch] = []
         self.lose_restores = 0
         """This many of the next restores find no room. For tests."""
         self.statuses: list[DecodeStatus] = []
@@ -124,11 +131,13 @@ class FakeBackend:
     def run(self, plan: Plan) -> Outcome:
         results: list[DecodeResult] = []
         saved: list[tuple[int, int]] = []
+        archived: list[tuple[int, str]] = []
+        fetched = self._read_files()
         lost = False
         if plan.decodes:
             self._take_step(plan)
         for operation in plan.operations:
-            if lost and not isinstance(operation, Drop):
+            if lost and not isinstance(operation, Drop | Archive | Fetch):
                 continue
             match operation:
                 case Decode():
@@ -145,9 +154,11 @@ class FakeBackend:
                 case Drop(key):
                     _require(lost or key in self._saved, f"drop of {key}, which isn't saved")
                     self._saved.pop(key, None)
-                case Archive() | Fetch():
-                    raise AssertionError("the fake has no disk")
-        moves = Moves(tuple(saved), lost=lost)
+                case Archive(key, tokens):
+                    archived.append((key, self._archive(key, tokens)))
+                case Fetch():
+                    self._reading.append(operation)
+        moves = Moves(tuple(saved), archived=tuple(archived), fetched=fetched, lost=lost)
         return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0, moves)
 
     def _trim(self, slot: int, length: int) -> None:
@@ -193,6 +204,36 @@ class FakeBackend:
             _require(self.cells_used + len(tokens) <= self._settings.context, f"load {len(tokens)} without room")
             self._append(slot, tokens)
         return True
+
+    def archived(self) -> list[Kept]:
+        """The files, for a memory that starts anew."""
+        return [
+            Checkpoint(np.array(tokens, np.int32), name=name, bytes=STATE_BYTES)
+            if partial
+            else Holder(np.array(tokens, np.int32), len(tokens), name=name, bytes=CELL_BYTES * len(tokens))
+            for name, (partial, tokens) in self.files.items()
+        ]
+
+    def _archive(self, key: int, tokens: Tokens) -> str:
+        state = self._saved.get(key)
+        if state is None:
+            return ""
+        _require(state[1] == tokens.tolist(), f"archive {key} as another text")
+        name = f"file {next(self._new_file)}"
+        self.files[name] = state
+        return name
+
+    def _read_files(self) -> tuple[tuple[int, int], ...]:
+        """Finish what the last step began to read."""
+        reading, self._reading = self._reading, []
+        found = []
+        for fetch in reading:
+            state = self.files.get(fetch.name)
+            if state is not None:
+                _require(state[0] == fetch.partial and len(state[1]) == fetch.length, f"fetch of {fetch.name}")
+                self._saved[fetch.key] = state
+            found.append((fetch.key, -1 if state is None else self._size(fetch.key)))
+        return tuple(found)
 
     def _size(self, key: int) -> int:
         partial, tokens = self._saved[key]

@@ -7,7 +7,8 @@ from typing import assert_never
 
 import numpy as np
 
-from forgelm.config import Cache, Engine
+from forgelm.config import FLUSH_SECONDS, Cache, Engine
+from forgelm.engine.disk import DiskTier
 from forgelm.engine.placement import place
 from forgelm.engine.plan import (
     Archive,
@@ -22,6 +23,7 @@ from forgelm.engine.plan import (
     Save,
     Trim,
 )
+from forgelm.engine.prefix import Kept
 from forgelm.engine.sampling import draw_token
 from forgelm.engine.vault import Vault
 from forgelm.ipc.messages import ModelFacts
@@ -35,6 +37,10 @@ from forgelm.machine import read_machine
 WARMUP_ROWS = 64
 """Rows of the warm-up's timed chunk: enough to be compute-bound, short on a slow CPU."""
 
+NO_CACHE = Cache(prefix_cache=False)
+DISK_WAIT = 0.05
+"""Seconds that a step with nothing to compute waits for the disk."""
+
 
 class LlamaBackend:
     """A model and one context, for as long as the engine process lives."""
@@ -46,9 +52,10 @@ class LlamaBackend:
         threads: int,
         progress: Callable[[float], bool],
         *,
-        cache: Cache = Cache(prefix_cache=False),  # noqa: B008  frozen
+        cache: Cache = NO_CACHE,
+        disk: DiskTier | None = None,
     ) -> None:
-        """Load and warm up. Raises `ModelError` or `MachineError` with one line."""
+        """Load and warm up. `disk` is closed with the backend. Raises `ModelError` or `MachineError` with one line."""
         began = time.monotonic()
         cards = place(engine, read_machine(), list_devices())
         self._on_gpu = bool(cards)
@@ -60,7 +67,7 @@ class LlamaBackend:
         )
         slots = engine.parallel + cache.kept_sequences(engine.parallel, recurrent=self._model.recurrent)
         self._context = Context(self._model, _options(engine, slots, threads))
-        self._vault = Vault(self._context)
+        self._vault = Vault(self._context, disk)
         self._warmup = self._warm_up()
         self._sizes = self._weigh()
         self._facts = self._describe(engine, threads, time.monotonic() - began)
@@ -78,6 +85,8 @@ class LlamaBackend:
     def run(self, plan: Plan) -> Outcome:
         began = time.perf_counter()
         results: list[DecodeResult] = []
+        if plan.idle:
+            self._vault.wait(DISK_WAIT)
         for operation in plan.operations:
             if self._vault.lost and not isinstance(operation, Drop | Archive | Fetch):
                 continue
@@ -100,10 +109,18 @@ class LlamaBackend:
                 self._vault.restore(slot, key)
             case Drop(key):
                 self._vault.drop(key)
+            case Archive():
+                self._vault.archive(operation)
+            case Fetch():
+                self._vault.fetch(operation)
             case _:
                 assert_never(operation)
 
+    def archived(self) -> list[Kept]:
+        return self._vault.archived()
+
     def close(self) -> None:
+        self._vault.close(FLUSH_SECONDS)
         self._context.close()
         self._model.close()
 

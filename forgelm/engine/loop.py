@@ -1,5 +1,6 @@
 """The engine's one thread: take in messages, plan, run, apply, send one `Step`. Blocks only when there is no work."""
 
+import select
 import socket
 import time
 
@@ -22,6 +23,8 @@ from forgelm.ipc.messages import (
 
 ANNOUNCE_SECONDS = 1.0
 """Steps predicted to take longer are announced, so that the watchdog waits for them."""
+IDLE_SECONDS = 1.0
+"""How often an engine without requests looks whether something is to be written to disk."""
 _READ = 1 << 20
 
 
@@ -43,13 +46,17 @@ class Channel:
         except OSError:
             raise PeerGone from None
 
-    def receive(self, *, block: bool) -> list[ToEngine]:
-        """All messages that have arrived; with `block`, waits for at least one. Raises `PeerGone` or `FrameError`."""
+    def receive(self, patience: float | None = 0.0) -> list[ToEngine]:
+        """All messages that have arrived; waits up to `patience` seconds (None: for ever) for the first.
+
+        Raises `PeerGone` or `FrameError`.
+        """
         messages: list[ToEngine] = []
+        if patience != 0.0:
+            select.select([self._socket], [], [], patience)
         while True:
-            waiting = block and not messages
             try:
-                data = self._socket.recv(_READ, 0 if waiting else socket.MSG_DONTWAIT)
+                data = self._socket.recv(_READ, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return messages
             except OSError:
@@ -83,9 +90,15 @@ class Loop:
         """
         scheduler = self._scheduler
         while not (self._draining and not scheduler.has_work):
-            self._take_in(block=not scheduler.has_work)
-            if scheduler.has_work:
+            self._take_in(0.0 if scheduler.has_work else self._patience())
+            if scheduler.has_work or scheduler.archive(time.monotonic()):
                 self._step()
+        while scheduler.archive(time.monotonic(), at_once=True):
+            self._step()
+
+    def _patience(self) -> float | None:
+        """How long to wait for a message when there is nothing to compute."""
+        return IDLE_SECONDS if self._scheduler.memory.archives_later(time.monotonic()) else None
 
     def _step(self) -> None:
         scheduler = self._scheduler
@@ -96,8 +109,8 @@ class Loop:
         deltas = scheduler.apply(plan, outcome, time.monotonic())
         self._channel.send(Step(tuple(deltas), scheduler.stats(plan, outcome), scheduler.take_started()))
 
-    def _take_in(self, *, block: bool) -> None:
-        for message in self._channel.receive(block=block):
+    def _take_in(self, patience: float | None) -> None:
+        for message in self._channel.receive(patience):
             now = time.monotonic()
             match message:
                 case Generate():

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,10 +18,13 @@ from forgelm import log
 from forgelm.config import EngineConfig
 from forgelm.engine.backend import Backend
 from forgelm.engine.cellcost import CellCost
+from forgelm.engine.disk import DiskTier
 from forgelm.engine.fake import FakeBackend, FakeSettings
+from forgelm.engine.fingerprint import model_fingerprint
 from forgelm.engine.loop import Channel, Loop, PeerGone
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
+from forgelm.engine.prefix import Kept
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import BackendBroken, Scheduler
 from forgelm.errors import ForgeError
@@ -66,7 +70,9 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         channel.send(Fatal(str(error), loading=True))
         return 1
     facts = backend.facts
-    scheduler = make_scheduler(config, facts, split_batches=backend.splits_batches)
+    scheduler = make_scheduler(
+        config, facts, split_batches=backend.splits_batches, archived=backend.archived()
+    )
     channel.send(Ready(facts))
     try:
         Loop(channel, scheduler, backend).run()
@@ -82,8 +88,10 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
     return 0
 
 
-def make_scheduler(config: EngineConfig, facts: ModelFacts, *, split_batches: bool) -> Scheduler:
-    """The scheduler and the memory for a loaded model."""
+def make_scheduler(
+    config: EngineConfig, facts: ModelFacts, *, split_batches: bool, archived: Iterable[Kept] = ()
+) -> Scheduler:
+    """The scheduler and the memory for a loaded model. `archived` is what a former process left on disk."""
     engine, cache = config.engine, config.cache
     bound = CellCost(cache.device_cells if cache.host_tier or cache.device_cells else None)
     row_seconds = 1 / facts.warmup_prefill_rate
@@ -96,6 +104,7 @@ def make_scheduler(config: EngineConfig, facts: ModelFacts, *, split_batches: bo
         cache=cache,
         costs=Costs(row_seconds),
         host_bytes=config.host_bytes,
+        archived=archived,
     )
     return Scheduler(memory, pacer, parallel=facts.slots, context=facts.context, split_batches=split_batches)
 
@@ -110,7 +119,18 @@ def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
     # Imported here: the fake needs no llama.cpp, and its import is most of the process's start.
     from forgelm.engine.llama_backend import LlamaBackend
 
-    return LlamaBackend(Path(config.model), config.engine, config.threads, _Reporter(channel), cache=config.cache)
+    model, reporter = Path(config.model), _Reporter(channel)
+    disk = open_disk(config) if config.cache.prefix_cache and config.cache.disk_tier else None
+    return LlamaBackend(model, config.engine, config.threads, reporter, cache=config.cache, disk=disk)
+
+
+def open_disk(config: EngineConfig) -> DiskTier:
+    """The disk tier for what this engine computes: another model's states, or KV type's, are not its own."""
+    from forgelm.llama.lib import build_info
+
+    build, engine = build_info(), config.engine
+    parts = (model_fingerprint(Path(config.model)), engine.kv_type, engine.flash_attention, build.version, build.commit)
+    return DiskTier(Path(config.disk_directory), " ".join(parts), config.cache.disk_bytes)
 
 
 class _Reporter:

@@ -209,26 +209,22 @@ class Memory:
     # --- disk, when there is time ---
 
     def archive_next(self, now: float, *, at_once: bool = False) -> bool:
-        """Write one finished sequence that has been left alone to disk; False when there is none."""
+        """Write one finished sequence, left alone for a while or `at_once`, to disk; False when there is none."""
         for kept in self._kept:
-            if (at_once or now - kept.last_used >= ARCHIVE_AFTER) and self._tiers.worth_archiving(kept):
+            if (at_once or now - kept.last_used >= ARCHIVE_AFTER) and self._tiers.worth_archiving(kept, now):
                 if not kept.key and not self._save(kept, now):
                     continue
-                self._archive(kept)
+                self._tiers.archive(kept, now)
+                for node, _ in self._tree.match(kept.tokens):
+                    if node.checkpoint is not None:
+                        self._tiers.archive(node.checkpoint, now)
                 self._tiers.drop(kept)
                 return True
         return False
 
-    @property
-    def archives_later(self) -> bool:
+    def archives_later(self, now: float) -> bool:
         """Whether `archive_next` will have something to do once some time has passed."""
-        return any(self._tiers.worth_archiving(kept) for kept in self._kept)
-
-    def _archive(self, kept: Holder) -> None:
-        self._tiers.archive(kept)
-        for node, _ in self._tree.match(kept.tokens):
-            if node.checkpoint is not None:
-                self._tiers.archive(node.checkpoint)
+        return any(self._tiers.worth_archiving(kept, now) for kept in self._kept)
 
     # --- pieces ---
 

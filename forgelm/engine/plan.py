@@ -107,6 +107,10 @@ class Fetch:
 
     name: str
     key: int
+    length: int
+    """Tokens that led to it."""
+    partial: bool
+    """A recurrent model's recurrent part alone."""
 
 
 Operation = Decode | Fork | Trim | Save | Restore | Drop | Archive | Fetch

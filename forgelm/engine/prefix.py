@@ -35,6 +35,11 @@ class Checkpoint:
     def depth(self) -> int:
         return len(self.tokens)
 
+    @property
+    def reachable(self) -> bool:
+        """False for one that is just on its way to disk."""
+        return bool(self.key or self.name)
+
 
 @dataclass(slots=True, eq=False)
 class Holder:
@@ -55,6 +60,11 @@ class Holder:
     last_used: float = 0.0
     marks: list[int] = field(default_factory=list)
     """Depths, ascending, at which its prefill pauses for a checkpoint."""
+
+    @property
+    def reachable(self) -> bool:
+        """False for one that is just on its way to disk."""
+        return self.slot != NO_SLOT or bool(self.key or self.name)
 
     def next_mark(self) -> int:
         """The first mark that isn't reached yet; 0 if there is none."""

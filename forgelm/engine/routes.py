@@ -113,12 +113,13 @@ def _options(path: list[tuple[Node, int]], *, recurrent: bool) -> Iterator[tuple
     for node, agreed in reversed(path):
         if agreed < MIN_SHARED:
             return
-        for holder in node.holders:
+        holders = [holder for holder in node.holders if holder.reachable]
+        for holder in holders:
             depth = min(agreed, holder.computed)
             if depth > node.start and (depth == holder.computed or not recurrent):
                 yield depth, holder, None
-        if node.checkpoint is not None and agreed == node.end:
-            yield from ((agreed, holder, node.checkpoint) for holder in node.holders if holder.computed >= agreed)
+        if node.checkpoint is not None and node.checkpoint.reachable and agreed == node.end:
+            yield from ((agreed, holder, node.checkpoint) for holder in holders if holder.computed >= agreed)
 
 
 def _may_adopt(route: Route) -> bool:

@@ -96,6 +96,10 @@ class Scheduler:
         """Whether a step would do anything."""
         return bool(self._running or self._waiting or self._endings or self.memory.has_operations)
 
+    def archive(self, now: float, *, at_once: bool = False) -> bool:
+        """Let the next step write a finished sequence to disk; False when there is none that is left alone."""
+        return self.memory.archive_next(now, at_once=at_once)
+
     # --- plan ---
 
     def plan(self, now: float) -> Plan:

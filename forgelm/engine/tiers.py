@@ -18,6 +18,9 @@ MIN_ARCHIVED = 64
 ARCHIVE_AFTER = 3.0
 """Seconds that a finished sequence is left alone before it is written to disk: its next turn may be near."""
 
+DISK_RESTS = 5.0
+"""Seconds without a write once the disk has refused one."""
+
 
 class Tiers:
     """Keys, bytes and file names. Shares the tree with `Memory`, which alone touches slots."""
@@ -37,6 +40,8 @@ class Tiers:
         self._saving: dict[int, Kept] = {}
         self._archiving: dict[int, Kept] = {}
         self._fetching: dict[int, Kept] = {}
+        self._disk_rests = 0.0
+        """Until when the disk, which refused a state, isn't given another."""
         self.bytes = 0
         """In RAM."""
         self.pinned: tuple[Kept | None, ...] = ()
@@ -99,22 +104,22 @@ class Tiers:
             weakest = min(others, key=lambda kept: self._worth(kept, now) / kept.bytes, default=None)
             if weakest is None or self._worth(weakest, now) / weakest.bytes >= density:
                 return False
-            self.archive(weakest)
+            self.archive(weakest, now)
             self.drop(weakest)
             self.forget_if_gone(weakest)
         return True
 
     # --- disk ---
 
-    def archive(self, kept: Kept) -> None:
+    def archive(self, kept: Kept, now: float) -> None:
         """Write the copy in RAM to disk as well, unless most of it is there by way of others."""
-        if self.worth_archiving(kept) and kept.key:
+        if self.worth_archiving(kept, now) and kept.key:
             self._archiving[kept.key] = kept
             self._push(Archive(kept.key, _tokens(kept)))
 
-    def worth_archiving(self, kept: Kept) -> bool:
-        """Whether the disk would know enough more with it."""
-        if not self._disk or kept.name or kept in self._archiving.values():
+    def worth_archiving(self, kept: Kept, now: float) -> bool:
+        """Whether the disk takes more, and would know enough more with it."""
+        if not self._disk or now < self._disk_rests or kept.name or kept in self._archiving.values():
             return False
         if isinstance(kept, Checkpoint):
             return True
@@ -126,7 +131,7 @@ class Tiers:
             if kept not in self._fetching.values():
                 key = next(self._keys)
                 self._fetching[key] = kept
-                self._push(Fetch(kept.name, key))
+                self._push(Fetch(kept.name, key, len(_tokens(kept)), isinstance(kept, Checkpoint)))
 
     def take_in(self, moves: Moves, now: float) -> None:
         """What the backend's moves came to."""
@@ -143,9 +148,13 @@ class Tiers:
                 self.forget_if_gone(kept)
         self._saving.clear()
         for key, name in moves.archived:
+            if not name:
+                self._disk_rests = now + DISK_RESTS
             self._archived(self._archiving.pop(key, None), name)
         for key, size in moves.fetched:
             self._fetched(self._fetching.pop(key, None), key, size, now)
+        if moves.fetched:
+            self.fit(now)
         for name in moves.forgotten:
             kept = self._on_disk.pop(name, None)
             if kept is not None:
@@ -162,7 +171,8 @@ class Tiers:
 
     def _fetched(self, kept: Kept | None, key: int, size: int, now: float) -> None:
         if kept is None:
-            self._push(Drop(key))
+            if size >= 0:
+                self._push(Drop(key))
             return
         if size < 0:
             self._on_disk.pop(kept.name, None)

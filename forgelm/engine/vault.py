@@ -1,9 +1,13 @@
 """States off the device, in RAM by key and on disk by name. Does what plans say; what to keep is others' business."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from forgelm.engine.plan import Moves
+from forgelm.engine.disk import DiskTier, Evicted, Loaded, Written
+from forgelm.engine.plan import Archive, Fetch, Moves
+from forgelm.engine.prefix import Checkpoint as TreeCheckpoint
+from forgelm.engine.prefix import Holder, Kept
 from forgelm.llama.context import Checkpoint, Context, NoRoom
 
 
@@ -12,6 +16,9 @@ class _Report:
     """What one step's moves came to, so far."""
 
     saved: list[tuple[int, int]] = field(default_factory=list)
+    archived: list[tuple[int, str]] = field(default_factory=list)
+    fetched: list[tuple[int, int]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     seconds: float = 0.0
     bytes: int = 0
     lost: bool = False
@@ -20,9 +27,11 @@ class _Report:
 class Vault:
     """Checkpoints by key, and the disk behind them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, disk: DiskTier | None = None) -> None:
         self._context = context
+        self._disk = disk
         self._states: dict[int, Checkpoint] = {}
+        self._reading: dict[str, Fetch] = {}
         self._report = _Report()
 
     def save(self, slot: int, key: int, *, whole: bool) -> None:
@@ -55,7 +64,79 @@ class Vault:
         # Absent only where its save was left undone.
         self._states.pop(key, None)
 
+    # --- disk ---
+
+    def archived(self) -> list[Kept]:
+        """What a former process left, as the tree's entries."""
+        entries = self._disk.index() if self._disk is not None else []
+        # The files' times are of the calendar, the engine's of a clock that started with the machine.
+        shift = time.monotonic() - time.time()
+        return [
+            TreeCheckpoint(entry.tokens, 0, entry.name, entry.size, entry.last_used + shift)
+            if entry.partial
+            else Holder(
+                entry.tokens,
+                len(entry.tokens),
+                name=entry.name,
+                bytes=entry.size,
+                last_used=entry.last_used + shift,
+            )
+            for entry in entries
+        ]
+
+    def archive(self, operation: Archive) -> None:
+        """Hand a state to the disk; refused where that has too much to do, or the state was never saved."""
+        state, name = self._states.get(operation.key), None
+        if state is not None and self._disk is not None:
+            name = self._disk.write(operation.tokens, state.partial, state.data)
+        self._report.archived.append((operation.key, name or ""))
+
+    def fetch(self, operation: Fetch) -> None:
+        """Begin to read a file."""
+        if self._disk is None:
+            self._report.fetched.append((operation.key, -1))
+            return
+        self._reading[operation.name] = operation
+        self._disk.read(operation.name)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until the disk has something to say, at most for so long."""
+        if self._disk is not None:
+            self._disk.wait(seconds)
+
+    def close(self, seconds: float) -> None:
+        """Write what waits, for at most so long."""
+        if self._disk is not None:
+            self._disk.close(seconds)
+
+    def _poll(self) -> None:
+        for end in self._disk.poll() if self._disk is not None else ():
+            match end:
+                case Written(name, ok) if not ok:
+                    self._report.forgotten.append(name)
+                case Evicted(name):
+                    self._report.forgotten.append(name)
+                case Loaded():
+                    self._report.fetched += self._loaded(end)
+
+    def _loaded(self, end: Loaded) -> Iterator[tuple[int, int]]:
+        asked = self._reading.pop(end.name)
+        if end.data is None:
+            yield asked.key, -1
+        else:
+            self._states[asked.key] = Checkpoint(asked.length, asked.partial, end.data)
+            yield asked.key, len(end.data)
+
     def take_report(self) -> Moves:
-        """What the moves since the last call came to."""
+        """What the moves since the last call came to, and what the disk has finished."""
+        self._poll()
         report, self._report = self._report, _Report()
-        return Moves(tuple(report.saved), report.seconds, report.bytes, lost=report.lost)
+        return Moves(
+            tuple(report.saved),
+            report.seconds,
+            report.bytes,
+            tuple(report.archived),
+            tuple(report.fetched),
+            tuple(report.forgotten),
+            report.lost,
+        )

@@ -240,6 +240,6 @@ def check_tree(memory: Memory) -> None:
         in_tree |= {id(holder) for holder in node.holders}
         if node.checkpoint is not None:
             assert node.checkpoint.depth == node.end
-            assert node.checkpoint.key or node.checkpoint.name
+            assert node.checkpoint.key or node.checkpoint.name or node.checkpoint in memory._tiers._archiving.values()
     assert {id(holder) for holder in memory._kept} <= in_tree
-    assert memory._tiers.bytes <= max(memory._tiers._limit, 0)
+    assert memory._tiers.bytes <= memory._tiers._limit

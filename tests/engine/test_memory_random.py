@@ -21,6 +21,7 @@ SWITCHES = {
     "no host tier": Cache(sequences=3, host_tier=False),
     "no sharing in flight": Cache(sequences=3, share_in_flight=False),
     "few cells kept": Cache(sequences=3, device_cells=40),
+    "with a disk": Cache(sequences=2, disk_tier=True),
     "off": Cache(prefix_cache=False),
 }
 
@@ -66,6 +67,10 @@ class Life:
             self.continue_chats()
         if rng.random() < 0.02:
             harness.backend.lose_restores = 1
+        if rng.random() < 0.1:
+            harness.scheduler.archive(harness.now)
+        if rng.random() < 0.02 and harness.backend.files:
+            del harness.backend.files[rng.choice(list(harness.backend.files))]
         harness.step(*([rng.choice(FAULTS)] if rng.random() < 0.02 else []))
         harness.now += rng.choice((0.0, 0.0, 1.0, 60.0))
 
