@@ -29,6 +29,8 @@ class Job(msgspec.Struct, frozen=True):
     """At least 1; prompt and answer together fit the context."""
     sampling: Sampling
     stop_tokens: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
+    """See `Generate.boundaries`."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -151,7 +153,9 @@ class EngineClient:
         self._require_room(job.prompt_tokens)
         assert self._supervisor is not None
         box = Mailbox(next(self._ids), job.prompt_tokens, time.monotonic())
-        self._supervisor.send(Generate(box.id, job.prompt, job.max_tokens, job.sampling, job.stop_tokens))
+        self._supervisor.send(
+            Generate(box.id, job.prompt, job.max_tokens, job.sampling, job.stop_tokens, job.boundaries)
+        )
         self._open[box.id] = box
         self._waiting += 1
         self._waiting_tokens += job.prompt_tokens
@@ -223,8 +227,9 @@ class EngineClient:
         if delta.tokens:
             self._observe_token(box, now)
             box.tokens += delta.tokens
+        # An answer that is ended here, by a stop string or because its client left, gets no last delta.
+        box.cached = max(box.cached, delta.cached)
         if delta.finish is not None:
-            box.cached = delta.cached
             box.timings = delta.timings
             box.error = delta.error
             self._close(box, delta.finish)

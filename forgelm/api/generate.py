@@ -1,7 +1,7 @@
 """One running request as text: tokens from its mailbox through the detokenizer and the stop strings.
 
 Knows nothing of JSON or HTTP. Ends exactly once, with a finish reason or an exception, and always leaves the engine
-without the request.
+without the request. What was answered is remembered, with the tokens it consists of.
 """
 
 from typing import Literal
@@ -24,6 +24,10 @@ class Generation:
         self._detokenizer = Detokenizer(pieces)
         self._matcher = StopMatcher(prepared.stops) if prepared.stops else None
         self.completion_tokens = 0
+        self._continuation = prepared.continuation
+        """None when there is nothing to remember, or no more."""
+        self._said: list[str] = []
+        self._tokens: list[int] = []
 
     @property
     def box(self) -> Mailbox:
@@ -49,9 +53,14 @@ class Generation:
         text = self._detokenizer.feed(tokens)
         if finish is not None:
             text += self._detokenizer.flush()
-        if self._matcher is None:
-            return text, finish
-        return self._match(self._matcher, text, finish)
+        if self._matcher is not None:
+            text, finish = self._match(self._matcher, text, finish)
+        if self._continuation is not None:
+            self._said.append(text)
+            self._tokens += tokens
+            if finish is not None:
+                self._remember()
+        return text, finish
 
     def _match(self, matcher: StopMatcher, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
         text, found = matcher.feed(text)
@@ -63,3 +72,9 @@ class Generation:
     def abort(self) -> None:
         """Give the request up, if it still runs. Needs no await; calling it again is harmless."""
         self._client.abort(self._box)
+        self._remember()
+
+    def _remember(self) -> None:
+        continuation, self._continuation = self._continuation, None
+        if continuation is not None:
+            continuation.remember("".join(self._said), self._tokens)

@@ -85,7 +85,8 @@ class Writer:
 
     def _usage(self) -> Usage:
         generation = self._generation
-        return usage(generation.box.prompt_tokens, generation.completion_tokens, generation.box.cached)
+        box, truncated = generation.box, generation.prepared.truncated
+        return usage(box.prompt_tokens, generation.completion_tokens, box.cached, truncated)
 
     def _timings(self) -> WireTimings:
         box = self._generation.box

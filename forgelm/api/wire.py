@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from forgelm.ipc.messages import Timings
 from forgelm.text.messages import ChatMessage
+from forgelm.text.truncate import Policy
 
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -81,6 +82,13 @@ class GenerationRequest(Unsupported, frozen=True, kw_only=True):
     seed: Seed | None = None
     stop: str | list[str] | None = None
     ignore_eos: bool | None = None
+    truncate: Policy | None = None
+    """What to leave out of a prompt that is too long; it is refused if this isn't said.
+
+    A chat loses whole turns, "head" the oldest, "middle" those after the first; the system message and the last turn
+    stay. A text loses tokens at its beginning or in its middle. `max_tokens` of the context, or a quarter of it where
+    none are asked for, are left to the answer, if leaving out can achieve that.
+    """
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -104,6 +112,8 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 class PromptDetails(msgspec.Struct):
     cached_tokens: int
+    truncated_tokens: int | UnsetType = UNSET
+    """Left out of the prompt, and not counted in it. There when `truncate` was asked for."""
 
 
 class Usage(msgspec.Struct):
@@ -197,9 +207,10 @@ class ErrorEnvelope(msgspec.Struct):
     error: ErrorBody
 
 
-def usage(prompt: int, completion: int, cached: int) -> Usage:
+def usage(prompt: int, completion: int, cached: int, truncated: int | None = None) -> Usage:
     """Token counts of one request."""
-    return Usage(prompt, completion, prompt + completion, PromptDetails(cached))
+    details = PromptDetails(cached, UNSET if truncated is None else truncated)
+    return Usage(prompt, completion, prompt + completion, details)
 
 
 def timings(times: Timings, prompt: int, completion: int, cached: int) -> WireTimings:

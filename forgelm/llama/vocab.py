@@ -82,7 +82,7 @@ class Vocabulary:
         `add_special` adds what the model wants at the start (BOS); `parse_special` reads control tokens written out
         in the text. llama.cpp releases the interpreter lock meanwhile.
         """
-        if len(text) <= _WHOLE or not parse_special or L.llama_vocab_get_add_eos(self._vocab):
+        if len(text) <= _WHOLE or not parse_special or self.adds_end:
             return self._tokenize(text, add_special, parse_special)
         tokens = array("i")
         for index, part in enumerate(self._parts(text)):
@@ -109,14 +109,39 @@ class Vocabulary:
     @cached_property
     def _special(self) -> "re.Pattern[str]":
         """Matches special tokens that leave the text before them alone, longest first; nothing if there are none."""
-        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED | L.LLAMA_TOKEN_ATTR_UNKNOWN
-        names = []
-        for token in range(self.size):
-            attributes = L.llama_vocab_get_attr(self._vocab, token)
-            if attributes & special and not attributes & L.LLAMA_TOKEN_ATTR_LSTRIP:
-                names.append(self.text_of(token))
-        longest_first = sorted((re.escape(name) for name in names if name), key=len, reverse=True)
+        names = [name for name, attributes in self._specials.items() if not attributes & L.LLAMA_TOKEN_ATTR_LSTRIP]
+        longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.compile("|".join(longest_first) or r"(?!)")
+
+    @cached_property
+    def _specials(self) -> dict[str, int]:
+        """Name → attributes of the tokens that are looked for before text is tokenized."""
+        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED | L.LLAMA_TOKEN_ATTR_UNKNOWN
+        attributes_of, vocab = L.llama_vocab_get_attr, self._vocab
+        found = ((token, attributes_of(vocab, token)) for token in range(self.size))
+        named = {self.text_of(token): attributes for token, attributes in found if attributes & special}
+        return {name: attributes for name, attributes in named.items() if name}
+
+    def separators(self, text: str) -> dict[str, int]:
+        """Control tokens written out in `text`, name → id, at which every text may be cut: right before each.
+
+        A name that another special token's name contains is none, since a text's cut would depend on what follows.
+        """
+        tokens = set(self.tokenize(text, add_special=False, parse_special=True))
+        specials = self._specials
+        named = {self.text_of(token): token for token in tokens}
+        control, lstrip = L.LLAMA_TOKEN_ATTR_CONTROL, L.LLAMA_TOKEN_ATTR_LSTRIP
+        kinds = {name: specials.get(name, 0) & (control | lstrip) for name in named}
+        return {
+            name: token
+            for name, token in named.items()
+            if kinds[name] == control and sum(name in other for other in specials) == 1
+        }
+
+    @cached_property
+    def adds_end(self) -> bool:
+        """Whether tokenizing with `add_special` puts an end token after the text (embedding models)."""
+        return bool(L.llama_vocab_get_add_eos(self._vocab))
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> "array[int]":
         data = text.encode()

