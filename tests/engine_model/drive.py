@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forgelm.config import Cache, Engine, EngineConfig
+from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.main import make_scheduler
 from forgelm.engine.plan import Plan, Trim
@@ -26,10 +27,12 @@ NO_CACHE = Cache(prefix_cache=False)
 
 
 @contextmanager
-def backend(path: Path, cache: Cache = NO_CACHE, **changes: Any) -> Iterator[LlamaBackend]:
+def backend(
+    path: Path, cache: Cache = NO_CACHE, *, disk: DiskTier | None = None, **changes: Any
+) -> Iterator[LlamaBackend]:
     """A backend on the CPU for as long as the block lasts. One thread: the machine may be busy."""
     sizes = {"device": "cpu", "context": 2048, "parallel": 8, "n_batch": 256, "n_ubatch": 256}
-    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True, cache=cache)
+    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True, cache=cache, disk=disk)
     try:
         yield loaded
     finally:
@@ -50,7 +53,9 @@ class Server:
         engine = Engine(n_ubatch=max_chunk, parallel=facts.slots)
         config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes)
         self.backend = backend
-        self.scheduler = make_scheduler(config, facts, split_batches=backend.splits_batches)
+        self.scheduler = make_scheduler(
+            config, facts, split_batches=backend.splits_batches, archived=backend.archived()
+        )
         self.plans: list[Plan] = []
         self.preemptions = 0
         self.cached: dict[int, int] = {}
@@ -80,6 +85,11 @@ class Server:
                 endings[delta.id] = delta.finish
         self.preemptions = self.scheduler.stats(plan, outcome).preemptions
 
+
+    def archive(self) -> None:
+        """Write everything that is finished to disk, as an engine does that stops."""
+        while self.scheduler.archive(time.monotonic(), at_once=True):
+            self._step({})
 
     def operations(self, kind: type) -> list[Any]:
         """All operations of a kind so far."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forgelm.config import Cache
+from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Restore, Save
 from forgelm.engine.routes import MIN_SHARED
@@ -44,9 +45,14 @@ def model(kind: str, request: pytest.FixtureRequest) -> Model:
 
 
 @pytest.fixture(scope="module")
-def loaded(kind: str, request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
+def path(kind: str, request: pytest.FixtureRequest) -> Path:
     name = {"starter": "starter_path", "gemma": "gemma_path", "hybrid": "qwen35_path"}[kind]
-    path: Path = request.getfixturevalue(name)
+    found: Path = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded(path: Path) -> Iterator[LlamaBackend]:
     with backend(path, Cache(sequences=KEPT), context=CELLS, parallel=SLOTS) as made:
         yield made
 
@@ -177,3 +183,23 @@ def test_a_short_request_doesnt_push_out_a_long_chat(model: Model, loaded: Llama
         chats.ask(words(model, 10 + title, 12))
     chats.ask([*long, *answer, *words(model, 2, 5)])
     assert chats.cached() >= 300
+
+
+def test_a_restart(model: Model, path: Path, tmp_path: Path) -> None:
+    """What one engine wrote down another one starts from: the same prompt, and the same chat's next turn."""
+    cache, prompt = Cache(sequences=3, disk_tier=True), words(model, 1, 200)
+    sizes = {"context": CELLS, "parallel": SLOTS}
+    with backend(path, cache, disk=DiskTier(tmp_path, "this model", 2**30), **sizes) as first:
+        chats = Chats(model, first, cache)
+        (answer,) = chats.ask(prompt, marks=[[120, 190]])
+        chats.server.archive()
+    follow_up = [*prompt, *answer, *words(model, 2, 9)]
+    for text, cached in ((prompt, 190 if model.recurrent else 199), (follow_up, 205)):
+        with backend(path, cache, disk=DiskTier(tmp_path, "this model", 2**30), **sizes) as second:
+            chats = Chats(model, second, cache)
+            chats.ask(text, marks=[[120, 190]])
+            assert chats.cached() == cached
+    with backend(path, cache, disk=DiskTier(tmp_path, "another model", 2**30), **sizes) as stranger:
+        chats = Chats(model, stranger, cache)
+        chats.ask(prompt)
+        assert chats.cached() == 0
