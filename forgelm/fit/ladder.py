@@ -132,7 +132,8 @@ def _kept(ladder: Ladder, setting: Setting) -> Setting:
 
 
 def _half_context(ladder: Ladder, setting: Setting) -> Setting:
-    return ladder.shorten(setting, max(SHORTEST, setting.engine.context // 2))
+    half = min(setting.engine.context // 2, ladder.shape.context_train)
+    return ladder.shorten(setting, max(SHORTEST, half))
 
 
 def _parallel(ladder: Ladder, setting: Setting) -> Setting:
