@@ -82,7 +82,8 @@ def test_a_prefix_cache_in_one_plan(model: Model, loaded: LlamaBackend) -> None:
     """Prefill to a boundary, save there, go on; a second request takes the prefix; a third after the first has gone."""
     prefix, first, second = words(model, 1, 40), words(model, 2, 6), words(model, 3, 6)
     recurrent = loaded.facts.recurrent
-    (mine,) = drawn(loaded, Decode((span(0, prefix, draw=False),)), Save(0, key=7), Decode((span(0, first, 40),)))
+    save = Save(0, 7, whole=False)
+    (mine,) = drawn(loaded, Decode((span(0, prefix, draw=False),)), save, Decode((span(0, first, 40),)))
     take: tuple[Operation, ...] = (Fork(0, 1, 40), Restore(1, 7)) if recurrent else (Fork(0, 1, 40),)
     (theirs,) = drawn(loaded, *take, Decode((span(1, second, 40),)))
     # Attention cells live on in slot 1, from where the prefix is taken again; a whole checkpoint needs no source.

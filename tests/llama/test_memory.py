@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgelm.llama.context import Checkpoint, Context
+from forgelm.llama.context import Checkpoint, Context, NoRoom
 from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
 from tests.llama.drive import (
@@ -185,7 +185,7 @@ def test_forks_that_make_no_sense(model: Model) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: bytes(16)])
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: 0 * data[:16]])
 def test_damaged_checkpoints_leave_an_empty_slot(model: Model, damage: object) -> None:
     text, more = words(model, 1, 20), words(model, 2, 4)
     assert callable(damage)
@@ -194,7 +194,7 @@ def test_damaged_checkpoints_leave_an_empty_slot(model: Model, damage: object) -
         saved = context.save(0)
         feed(context, 0, more)
         damaged = Checkpoint(saved.length, saved.partial, damage(saved.data))
-        with refused("rejected a checkpoint"):
+        with pytest.raises(NoRoom, match="rejected a checkpoint"):
             copy_prefix(context, 0, 1, damaged)
         assert context.length(1) == 0
         copy_prefix(context, 0, 1, saved)
@@ -219,3 +219,35 @@ def test_no_room_leaves_memory_as_it_was(model: Model) -> None:
         assert feed_all(context, {3: words(model, 8, 40)}) is DecodeStatus.OK
         assert_same(feed(context, 0, more), from_scratch(model.handle, texts[0] + more), noise(model))
     assert_greedy(model, texts[1] + more, answer)
+
+
+@every_kind
+def test_a_whole_state_needs_nothing_beside_it(model: Model) -> None:
+    """Saved, its slot wiped and used by another, loaded into a third: a hybrid's attention cells come along."""
+    text, more = words(model, 1, 30), words(model, 2, 4)
+    with opened(model) as context:
+        feed(context, 0, text)
+        saved = context.save(0, whole=True)
+        assert not saved.partial
+        context.trim(0, 0)
+        feed(context, 0, words(model, 3, 50))
+        context.restore(2, saved)
+        assert context.length(2) == 30
+        assert_same(feed(context, 2, more), from_scratch(model.handle, text + more), noise(model))
+
+
+@every_kind
+def test_a_state_that_finds_no_room_leaves_others_alone(model: Model) -> None:
+    texts, more = {slot: words(model, slot, 80) for slot in (0, 1, 2)}, words(model, 9, 5)
+    with opened(model, n_ctx=256, n_batch=256, n_ubatch=64) as context:
+        feed(context, 0, texts[0])
+        saved = context.save(0, whole=True)
+        feed(context, 1, texts[1])
+        feed(context, 2, texts[2])
+        with pytest.raises(NoRoom):
+            context.restore(3, saved)
+        assert [context.length(slot) for slot in range(4)] == [80, 80, 80, 0]
+        assert_same(feed(context, 1, more), from_scratch(model.handle, texts[1] + more), noise(model))
+        context.trim(0, 0)
+        context.restore(3, saved)
+        assert_same(feed(context, 3, more), from_scratch(model.handle, texts[0] + more), noise(model))
