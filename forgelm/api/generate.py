@@ -59,7 +59,7 @@ class Generation:
             self._said.append(text)
             self._tokens += tokens
             if finish is not None:
-                self._remember()
+                self._remember(unsure=finish == "abort")
         return text, finish
 
     def _match(self, matcher: StopMatcher, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
@@ -72,9 +72,9 @@ class Generation:
     def abort(self) -> None:
         """Give the request up, if it still runs. Needs no await; calling it again is harmless."""
         self._client.abort(self._box)
-        self._remember()
+        self._remember(unsure=True)
 
-    def _remember(self) -> None:
+    def _remember(self, *, unsure: bool) -> None:
         continuation, self._continuation = self._continuation, None
         if continuation is not None:
-            continuation.remember("".join(self._said), self._tokens)
+            continuation.remember(self._said, self._tokens, unsure=unsure)

@@ -6,8 +6,10 @@ answer of ours has exactly the ids that tokenizing it in one go gives.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from forgelm.text.detokenize import Pieces
@@ -18,6 +20,10 @@ MAX_PARTS = 8192
 """Texts of more parts aren't remembered: looking them up would hold up other requests."""
 _LONGEST_REST = 4096
 """Characters at the end of an answer that are tokenized to remember it; more would hold up other requests."""
+
+
+_UNSURE = 16
+"""Of the last pieces of a stream, each may be the last one that a client got."""
 
 
 class Tokenizer(Protocol):
@@ -66,11 +72,19 @@ class Continuation:
         self._text = text
         self._ids = ids
 
-    def remember(self, text: str, tokens: Sequence[int]) -> None:
-        """The client was sent `text`, for which the model drew `tokens` (without one that ended the answer)."""
+    def remember(self, said: Sequence[str], tokens: Sequence[int], *, unsure: bool = False) -> None:
+        """The client was sent the texts `said`, for which the model drew `tokens` (without one that ended the answer).
+
+        `unsure`: it may not have got the last ones, since it left meanwhile.
+        """
+        whole = "".join(said)
+        answer = Spelling(whole, tokens, self._encoder.pieces)
         # Templates and clients cut off white space at the end.
-        for said in {text, text.rstrip()}:
-            self._encoder.put(self._parent, self._text, self._ids, said, tokens)
+        lengths = {len(whole), len(whole.rstrip())}
+        if unsure:
+            lengths.update(accumulate(map(len, reversed(said[-_UNSURE:])), sub, initial=len(whole)))
+        for length in lengths:
+            self._encoder.put(self._parent, self._text, self._ids, answer, length)
 
 
 class Encoder:
@@ -115,20 +129,22 @@ class Encoder:
             return None
         return Continuation(self, last.parent, parts[-1], ids[-1])
 
-    def put(self, parent: Entry, prompt: str, ids: bytes, said: str, tokens: Sequence[int]) -> None:
-        """Remember `said` after `prompt`, the last part of a text, whose token ids are `ids`."""
-        if self._known is None:
-            return
+    @property
+    def pieces(self) -> Pieces:
+        """What each token stands for."""
+        return self._tokenizer.pieces
+
+    def put(self, parent: Entry, prompt: str, ids: bytes, answer: "Spelling", length: int) -> None:
+        """Remember `length` characters of `answer` after `prompt`, the last part of a text, with its token ids."""
+        said = answer.text[:length]
         following = self._marks.find(prompt + said, 1)
         if following:
             # Spelled by other tokens. Sent back it is a mark, and there the part ends.
             said = said[: max(0, following[0].start - len(prompt))]
-        agreed, characters = agreement(said, tokens, self._tokenizer.pieces)
-        if not agreed:
-            return
-        rest = self._spelled(said[characters:])
-        if rest is not None:
-            self._known.put(parent, prompt + said, ids + array("i", tokens[:agreed]).tobytes() + rest)
+        drawn, rest = answer.split(said)
+        spelled = self._spelled(rest) if drawn else None
+        if self._known is not None and spelled is not None:
+            self._known.put(parent, prompt + said, ids + array("i", drawn).tobytes() + spelled)
 
     def _locate(self, spans: Sequence[Span], ids: bytes, *, begins: bool) -> list[int] | None:
         """The position of each of `spans` among `ids`; None where the two don't match."""
@@ -149,20 +165,35 @@ class Encoder:
         return ids.tobytes() if spelled == text.encode() else None
 
 
-def agreement(text: str, tokens: Sequence[int], pieces: Pieces) -> tuple[int, int]:
-    """How many leading `tokens` spell the beginning of `text`, and how many characters of it, none cut in two.
+class Spelling:
+    """A text and the tokens it was drawn as, as far as these spell it.
 
-    A token that stands for no bytes ends it: the text doesn't tell that it was there.
+    A token that stands for no bytes ends that: the text doesn't tell that it was there. So do bytes that are no text.
     """
-    data = text.encode()
-    at = 0
-    agreed, agreed_bytes = 0, 0
-    for index, token in enumerate(tokens):
-        piece = pieces[token]
-        if not piece or not data.startswith(piece, at):
-            break
-        at += len(piece)
+
+    def __init__(self, text: str, tokens: Sequence[int], pieces: Pieces) -> None:
+        self.text = text
+        self._data = text.encode()
+        self._tokens = tokens
+        self._ends: list[int] = []
+        """For each token that spells, the bytes up to its end."""
+        at = 0
+        for token in tokens:
+            piece = pieces[token]
+            if not piece or not self._data.startswith(piece, at):
+                break
+            at += len(piece)
+            self._ends.append(at)
+
+    def split(self, beginning: str) -> tuple[Sequence[int], str]:
+        """The most tokens that spell whole characters of `beginning`, which the text begins with, and what is left."""
+        size = len(beginning.encode())
+        count = bisect_right(self._ends, size)
+        while count and not self._is_whole(self._ends[count - 1]):
+            count -= 1
+        start = self._ends[count - 1] if count else 0
+        return self._tokens[:count], self._data[start:size].decode()
+
+    def _is_whole(self, at: int) -> bool:
         # Bytes of the form 10xxxxxx continue a character.
-        if at == len(data) or data[at] & 0xC0 != 0x80:
-            agreed, agreed_bytes = index + 1, at
-    return agreed, len(data[:agreed_bytes].decode())
+        return at == len(self._data) or self._data[at] & 0xC0 != 0x80

@@ -1,6 +1,6 @@
 """A running server for tests: the real app on uvicorn and a socket, in a thread, with a real (fake) engine process.
 
-Only the engine's tokens are made up. The model file gives the vocabulary and the chat template.
+Only the engine's tokens are made up, unless it is to be `real`. The model file gives the vocabulary and the template.
 """
 
 import asyncio
@@ -173,10 +173,10 @@ def profile_with(**limits: Any) -> Profile:
     return msgspec.structs.replace(profile, limits=msgspec.structs.replace(profile.limits, **limits))
 
 
-def engine_command(profile: Profile, model: Path, **fake: Any) -> Command:
-    """Starts the fake engine."""
-    config = EngineConfig(str(model), profile.engine, 1, log_level="warning")
-    environment = {"FORGELM_FAKE_ENGINE": json.dumps(fake)}
+def engine_command(profile: Profile, model: Path, fake: dict[str, Any] | None) -> Command:
+    """Starts the fake engine, or the real one without `fake`."""
+    config = EngineConfig(str(model), profile.engine, 1, log_level="warning", cache=profile.cache)
+    environment = {} if fake is None else {"FORGELM_FAKE_ENGINE": json.dumps(fake)}
     return Command("forgelm.engine.main", msgspec.json.encode(config).decode(), environment)
 
 
@@ -186,13 +186,19 @@ def running(
     *,
     fake: dict[str, Any] | None = None,
     limits: dict[str, Any] | None = None,
+    cache: dict[str, Any] | None = None,
+    real: bool = False,
     keys: tuple[str, ...] = (),
     wait: bool = True,
     send_buffer: int = 0,
 ) -> Iterator[Live]:
-    """A server from start to end; `fake` are `FakeSettings`, `limits` the profile's. `wait`: until it is ready."""
+    """A server from start to end; `fake` are `FakeSettings`, `limits` and `cache` the profile's.
+
+    `real`: with the real engine. `wait`: until it is ready.
+    """
     profile = profile_with(**(limits or {}))
-    command = engine_command(profile, model, **{"step": 0.002, **(fake or {})})
+    profile = msgspec.structs.replace(profile, cache=msgspec.structs.replace(profile.cache, **(cache or {})))
+    command = engine_command(profile, model, None if real else {"step": 0.002, **(fake or {})})
 
     def remember_loop(_: Service) -> None:
         live.loop = asyncio.get_running_loop()

@@ -1,0 +1,1 @@
+"""Tests of `forgelm.text` that need more than one file's worth of set-up."""
