@@ -73,4 +73,4 @@ def imagined_card(vram: int, used: int = DESKTOP) -> Gpu:
 
 def host_tier_bytes(cache: Cache, free: int) -> int:
     """RAM for saved prefixes and checkpoints, of `free` bytes that this process may still take."""
-    return max(0, min(cache.host_bytes or free // 4, free // 2)) if cache.prefix_cache and cache.host_tier else 0
+    return max(0, min(cache.host_bytes or free // 4, free // 2)) if cache.prefix_cache else 0
