@@ -17,6 +17,7 @@ from forgelm.errors import ConfigError
 
 Fit = Literal["adjust", "strict", "off"]
 PresetName = Literal["short", "medium", "long"]
+KVLayout = Literal["unified", "streams"]
 Mode = Literal["low_latency", "high_throughput"]
 FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
@@ -96,6 +97,10 @@ class Engine(Section, frozen=True):
 
     "adjust" steps down (KV type, kept sequences, context, parallel, layers on the GPU) and says so; "strict" refuses;
     "off" doesn't look.
+    """
+    kv_layout: KVLayout = "unified"
+    """ "unified": one pool for all requests, whose prefixes are shared. "streams": an equal part for each, nothing is
+    shared; a decode visits its own cells alone then, which is faster for long texts that have nothing in common.
     """
     mode: Mode = "low_latency"
     target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
@@ -254,6 +259,8 @@ class Profile(Section, frozen=True):
     presets: dict[PresetName, Preset] = {}
 
     def __post_init__(self) -> None:
+        if self.engine.kv_layout == "streams" and self.cache.prefix_cache:
+            raise ValueError('kv_layout "streams" can\'t share prefixes: set cache.prefix_cache to false with it')
         for name, preset in self.presets.items():
             try:
                 self._in_sizes_of(preset)

@@ -14,7 +14,7 @@ from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
 from forgelm.commands.fitting import fitted
-from forgelm.config import KV_TYPES, EngineConfig, Fit, Mode, Profile, load_profile
+from forgelm.config import KV_TYPES, EngineConfig, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.fit.budget import host_tier_bytes
 from forgelm.llama.lib import build_info
@@ -46,9 +46,12 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--kv-type", **_env("KV_TYPE"), help=f"Type of keys and values: {', '.join(KV_TYPES)}.")
 @click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), **_env("FLASH_ATTENTION"))
 @click.option("--fit", type=click.Choice(get_args(Fit)), **_env("FIT"), help="What to do when memory is short.")
+@click.option("--kv-layout", type=click.Choice(get_args(KVLayout)), **_env("KV_LAYOUT"), help="One pool, or streams.")
 @click.option("--mode", type=click.Choice(get_args(Mode)), **_env("MODE"), help="What steps are sized for.")
 @click.option("--target-itl-ms", type=float, **_env("TARGET_ITL_MS"), help="Longest step beside a decoder.")
 @click.option("--omp-wait", type=click.Choice(["auto", "active", "passive"]), **_env("OMP_WAIT"))
+@click.option("--prefix-cache/--no-prefix-cache", default=None, **_env("PREFIX_CACHE"), help="Keep computed prefixes.")
+@click.option("--disk-tier/--no-disk-tier", default=None, **_env("DISK_TIER"), help="Keep them over restarts, on disk.")
 @click.option("--queue", type=int, **_env("QUEUE"), help="Requests that may wait before a 429.")
 @click.option("--hang-seconds", type=float, **_env("HANG_SECONDS"), help="Engine silence that counts as a hang.")
 @click.option("--ping-seconds", type=float, **_env("PING_SECONDS"), help="Stream silence before a comment ping.")
@@ -87,6 +90,7 @@ def serve(
 
 
 SECTIONS = {
+    "cache": ("prefix_cache", "disk_tier"),
     "server": ("host", "port"),
     "limits": ("queue", "hang_seconds", "ping_seconds"),
 }

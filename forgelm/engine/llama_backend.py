@@ -173,7 +173,7 @@ class LlamaBackend:
             layers=model.layers,
             vocabulary=model.vocab.size,
             context_train=model.context_train,
-            context=min(self._context.n_ctx, model.context_train),
+            context=min(self._context.n_ctx_seq, model.context_train),
             slots=engine.parallel,
             kv_type=engine.kv_type,
             recurrent=model.recurrent,
@@ -199,4 +199,5 @@ def _options(engine: Engine, slots: int, threads: int) -> ContextOptions:
         threads=threads,
         kv_type=engine.kv_type,
         flash_attention=engine.flash_attention,
+        unified=engine.kv_layout == "unified",
     )

@@ -47,6 +47,8 @@ class ContextOptions:
     threads: int
     kv_type: str
     flash_attention: str
+    unified: bool = True
+    """One pool of cells for all slots; otherwise each has `n_ctx / slots` of its own, and nothing can be forked."""
     rollback_rows: int = 0
     """`n_rs_seq`: how many last rows a recurrent sequence may be rolled back, at one state each."""
 
@@ -99,6 +101,8 @@ class Context:
             raise ModelError(f"no context of {options.n_ctx} tokens could be made: {last_problem() or 'out of memory'}")
         self._memory = L.llama_get_memory(self._handle)
         self.n_ctx: int = L.llama_n_ctx(self._handle)
+        self.n_ctx_seq: int = L.llama_n_ctx_seq(self._handle)
+        """The most cells that one slot can get."""
         self.n_ubatch: int = L.llama_n_ubatch(self._handle)
         self.recurrent = model.recurrent
         # llama.cpp lowers n_batch to n_ctx, and aborts the process on more rows than that.
@@ -223,6 +227,9 @@ class Context:
         `restore` before it is decoded. Raises `MemoryMisuse`.
         """
         origin, copy = self._ledger(source), self._ledger(target)
+        if not self.options.unified:
+            # llama.cpp would abort the process on a range, and copy the cells of a whole sequence.
+            raise MemoryMisuse("slots with cells of their own can't be forked")
         if not copy.empty:
             raise MemoryMisuse(f"slot {target} isn't empty")
         if not 0 < length <= origin.length:
@@ -297,7 +304,7 @@ def _parameters(options: ContextOptions) -> Any:
     params.n_threads = params.n_threads_batch = options.threads
     params.type_k = params.type_v = KV_TYPES[options.kv_type]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
-    params.kv_unified = True
+    params.kv_unified = options.unified
     # With a windowed SWA cache ranged copies and cuts answer "done" and lose cells.
     params.swa_full = True
     params.no_perf = True

@@ -152,3 +152,15 @@ def test_other_seeds_draw_others(hybrid: Model, hybrid_backend: LlamaBackend) ->
     requests = [request(seed, prompt, 8, Sampling(temperature=0.8, seed=seed)) for seed in (1, 2, 3)]
     answers = Server(hybrid_backend).answers(requests)
     assert len({tuple(answer) for answer in answers.values()}) == 3
+
+
+@pytest.mark.parametrize("name", ["starter_path", "qwen35_path"])
+def test_streams(name: str, request: pytest.FixtureRequest) -> None:
+    """Cells of their own for each slot: the same answers, in an equal part of the pool."""
+    path: Path = request.getfixturevalue(name)
+    with backend(path, context=1024, parallel=4, kv_layout="streams") as loaded:
+        assert loaded.facts.context == 256
+        model = loaded._model
+        prompts = [words(model, seed, 30 + 20 * seed) for seed in range(6)]
+        answers = Server(loaded).answers(numbered(prompts, 8))
+        check(model, prompts, answers)

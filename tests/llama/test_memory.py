@@ -251,3 +251,14 @@ def test_a_state_that_finds_no_room_leaves_others_alone(model: Model) -> None:
         context.trim(0, 0)
         context.restore(3, saved)
         assert_same(feed(context, 3, more), from_scratch(model.handle, texts[0] + more), noise(model))
+
+
+@every_kind
+def test_slots_with_cells_of_their_own_cant_be_forked(model: Model) -> None:
+    text, more = words(model, 1, 20), words(model, 2, 4)
+    with opened(model, unified=False) as context:
+        feed(context, 0, text)
+        with refused("cells of their own"):
+            context.fork(0, 1, 20)
+        assert context.n_ctx_seq < context.n_ctx
+        assert_same(feed(context, 0, more), from_scratch(model.handle, text + more), noise(model))
