@@ -39,6 +39,7 @@ COMMANDS = {
     "pull": Entry("forgelm.commands.pull", "pull", "Download a profile's model."),
     "fit": Entry("forgelm.commands.fit", "fit", "Say whether a model fits, and with how much context."),
     "chat": Entry("forgelm.commands.chat", "chat", "Talk to a running server in the terminal."),
+    "bench": Entry("forgelm.commands.bench", "bench", "Measure this machine with a model."),
     "doctor": Entry("forgelm.commands.doctor", "doctor", "Check this machine; say how to fix what is wrong."),
     "paths": Entry("forgelm.commands.paths", "paths", "Print where ForgeLM keeps its files."),
     "version": Entry("forgelm.commands.version", "version", "Print the versions of ForgeLM and llama.cpp."),
