@@ -19,7 +19,7 @@ from forgelm.llama.context import Context
 
 SURE = 8192
 """Tokens after which their growing cost can be told from noise."""
-MOST_SHARES = 16
+MOST_SHARES, SHARES_OF_HYBRIDS = 64, 16
 """Parts of a context that is filled with copies, each a sequence of its own. A hybrid has a state for each."""
 ON_CPU = ("CPU",)
 
@@ -76,39 +76,40 @@ def measure(request: CellRequest) -> Cell | TooSlow:
     """Measure one cell. Raises `ModelError` or `MachineError`."""
     engine = request.config.engine
     before = _free(engine)
-    slots = max(request.slots, shares(engine)) if request.copies else request.slots
-    with (
-        loaded(request.config) as model,
-        opened(model, request.config, kv_type=engine.kv_type, n_ctx=engine.context, slots=slots) as context,
-    ):
-        try:
-            cell = _fill_with_copies(context, request) if request.copies else _fill_with_text(context, request)
-        except _OverLimit as error:
-            return error.verdict
-        state = len(context.save(0).data) if model.recurrent else 0
-        cell = msgspec.structs.replace(
-            cell, rss=psutil.Process().memory_info().rss, device_bytes=before - _free(engine), state_bytes=state
-        )
-        return without_states(cell, state * (slots - request.slots))
+    with loaded(request.config) as model:
+        parts = shares(engine, recurrent=model.recurrent) if request.copies else 1
+        slots = max(request.slots, parts)
+        with opened(model, request.config, kv_type=engine.kv_type, n_ctx=engine.context, slots=slots) as context:
+            try:
+                cell = _fill_with_copies(context, request, parts) if request.copies else _fill(context, request)
+            except _OverLimit as error:
+                return error.verdict
+            state = len(context.save(0).data) if model.recurrent else 0
+            cell = msgspec.structs.replace(
+                cell, rss=psutil.Process().memory_info().rss, device_bytes=before - _free(engine), state_bytes=state
+            )
+        return without_slots(cell, slots - request.slots, model.vocab.size)
 
 
-def shares(engine: Engine) -> int:
+def shares(engine: Engine, *, recurrent: bool) -> int:
     """Parts for copies: none shorter than a ubatch, or the compute buffers would be used in part only."""
-    return max(2, min(MOST_SHARES, engine.context // engine.n_ubatch))
+    most = SHARES_OF_HYBRIDS if recurrent else MOST_SHARES
+    return max(2, min(most, engine.context // engine.n_ubatch))
 
 
 def _free(engine: Engine) -> int:
     return sum(card.free for card in devices_for(engine))
 
 
-def without_states(cell: Cell, states: int) -> Cell:
-    """The cell without `states` bytes of recurrent states, which lie where the layers are."""
+def without_slots(cell: Cell, slots: int, vocabulary: int) -> Cell:
+    """The cell without what `slots` take: a row of logits each in RAM, a recurrent state each where the layers are."""
+    logits, states = 4 * slots * vocabulary, slots * cell.state_bytes
     if cell.devices == ON_CPU:
-        return msgspec.structs.replace(cell, rss=cell.rss - states)
-    return msgspec.structs.replace(cell, device_bytes=cell.device_bytes - states)
+        return msgspec.structs.replace(cell, rss=cell.rss - logits - states)
+    return msgspec.structs.replace(cell, rss=cell.rss - logits, device_bytes=cell.device_bytes - states)
 
 
-def _fill_with_text(context: Context, request: CellRequest) -> Cell:
+def _fill(context: Context, request: CellRequest) -> Cell:
     body = ids(request.haystack.body)
     watch = Watch(len(body), request.limit_seconds)
     feed(context, 0, body, watch)
@@ -145,19 +146,18 @@ def _ask(context: Context, needle: Needle, steps: list[float]) -> Recall:
     return Recall(needle.depth, found, sum(log_probs) / len(log_probs))
 
 
-def _fill_with_copies(context: Context, request: CellRequest) -> Cell:
-    """Fill all cells: one share is computed, copied into all others but the last, and computed once more there.
+def _fill_with_copies(context: Context, request: CellRequest, parts: int) -> Cell:
+    """Fill all cells: one part is computed, copied into all others but the last, and computed once more there.
 
     The last one works with the whole cache before it and ends with logits, so that masks, buffers and weights are used
     as in a full context.
     """
-    last = shares(request.config.engine) - 1
-    share = ids(request.haystack.body[: context.n_ctx // (last + 1)])
-    feed(context, 0, share)
+    part = ids(request.haystack.body[: context.n_ctx // parts])
+    feed(context, 0, part)
     checkpoint = context.save(0, whole=True)
-    for slot in range(1, last):
+    for slot in range(1, parts - 1):
         context.restore(slot, checkpoint)
-    feed(context, last, share[:-1])
-    context.add(last, share[-1:], context.length(last), logits=True)
+    feed(context, parts - 1, part[:-1])
+    context.add(parts - 1, part[-1:], context.length(parts - 1), logits=True)
     compute(context)
-    return Cell(context.n_ctx, filled=len(share) * (last + 1), copies=True, devices=context.model.devices)
+    return Cell(context.n_ctx, filled=len(part) * parts, copies=True, devices=context.model.devices)

@@ -32,7 +32,7 @@ def prose_ids(path: Path, count: int) -> tuple[int, ...]:
     return tuple(found[:count])
 
 
-def request(path: Path, kv_type: str, tokens: int, *, limit: float = 600.0, copies: bool = False) -> CellRequest:
+def cell_request(path: Path, kv_type: str, tokens: int, *, limit: float = 600.0, copies: bool = False) -> CellRequest:
     vocabulary = Vocabulary.open(path)
 
     def tokenize(text: str, *, start: bool) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def test_weights_that_are_no_numbers_are_named(qwen35_path: Path, tmp_path: Path
 
 
 def test_a_cell_is_filled_to_its_end(starter_path: Path) -> None:
-    found = cell.measure(request(starter_path, "q8_0", 512))
+    found = cell.measure(cell_request(starter_path, "q8_0", 512))
     assert isinstance(found, Cell)
     assert (found.cells, found.filled, found.copies, found.devices) == (512, 512, False, ("CPU",))
     assert (found.device_bytes, found.state_bytes) == (0, 0)
@@ -112,7 +112,7 @@ def test_a_cell_is_filled_to_its_end(starter_path: Path) -> None:
 
 
 def test_a_real_model_finds_needles_and_a_random_one_does_not(starter_path: Path, qwen35_path: Path) -> None:
-    real, random = (cell.measure(request(path, "f16", 512)) for path in (starter_path, qwen35_path))
+    real, random = (cell.measure(cell_request(path, "f16", 512)) for path in (starter_path, qwen35_path))
     assert isinstance(real, Cell)
     assert isinstance(random, Cell)
     assert any(needle.found for needle in real.recall)
@@ -120,29 +120,40 @@ def test_a_real_model_finds_needles_and_a_random_one_does_not(starter_path: Path
     assert max(needle.log_prob for needle in random.recall) < min(needle.log_prob for needle in real.recall)
 
 
-def test_copies_fill_a_hybrid_without_counting_their_states(qwen35_path: Path) -> None:
+@pytest.mark.parametrize("fixture", ["starter_path", "qwen35_path"])
+def test_copies_take_the_memory_of_a_text(fixture: str, request: pytest.FixtureRequest) -> None:
     """In processes of their own, as the memory is the process's."""
-    text, copies = (worker.ask(request(qwen35_path, "f16", 4096, copies=copies)) for copies in (False, True))
+    path: Path = request.getfixturevalue(fixture)
+    text, copies = (worker.ask(cell_request(path, "f16", 2048, copies=copies)) for copies in (False, True))
     assert isinstance(text, Cell)
     assert isinstance(copies, Cell)
-    assert (copies.filled, copies.copies, copies.recall) == (4096, True, ())
+    assert (copies.filled, copies.copies, copies.recall) == (2048, True, ())
     assert copies.prefill_rate is copies.decode_rate is None
-    assert text.state_bytes == copies.state_bytes > 100_000
+    assert text.state_bytes == copies.state_bytes
+    assert (text.state_bytes > 100_000) == ("qwen35" in path.name)
     assert copies.rss == pytest.approx(text.rss, rel=0.03)
 
 
 def test_a_text_that_takes_too_long_is_given_up_at_the_first_look(qwen35_path: Path) -> None:
-    found = cell.measure(request(qwen35_path, "f16", 4096, limit=0.0))
+    found = cell.measure(cell_request(qwen35_path, "f16", 4096, limit=0.0))
     assert isinstance(found, TooSlow)
     assert found.after == 2048
     assert found.seconds > 0
 
 
-def test_states_are_subtracted_where_they_lie() -> None:
-    here = Cell(256, 256, True, ("CPU",), rss=1000, device_bytes=0)
-    there = Cell(256, 256, True, ("CUDA0",), rss=1000, device_bytes=500)
-    assert cell.without_states(here, 100).rss == 900
-    assert cell.without_states(there, 100) == Cell(256, 256, True, ("CUDA0",), rss=1000, device_bytes=400)
+def test_what_copies_take_is_subtracted_where_it_lies() -> None:
+    here = Cell(256, 256, True, ("CPU",), rss=10_000, device_bytes=0, state_bytes=100)
+    there = Cell(256, 256, True, ("CUDA0",), rss=10_000, device_bytes=5000, state_bytes=100)
+    assert cell.without_slots(here, 3, 500).rss == 10_000 - 3 * 4 * 500 - 300
+    left = cell.without_slots(there, 3, 500)
+    assert (left.rss, left.device_bytes) == (10_000 - 3 * 4 * 500, 5000 - 300)
+
+
+def test_copies_are_as_long_as_a_ubatch_and_fewer_on_hybrids() -> None:
+    long, short = Engine(context=65_536, n_ubatch=512), Engine(context=4096, n_ubatch=512)
+    assert [cell.shares(engine, recurrent=False) for engine in (long, short)] == [64, 8]
+    assert [cell.shares(engine, recurrent=True) for engine in (long, short)] == [16, 8]
+    assert cell.shares(Engine(context=256), recurrent=True) == 2
 
 
 def times(depths: list[int], constant: float, slope: float) -> list[float]:
