@@ -195,6 +195,10 @@ class Memory:
         while self.ledger.cached > cells and self._kept:
             self._evict(self._weakest(now), now)
 
+    def lose_saved(self) -> None:
+        """A saved state couldn't be loaded. None is tried again: why isn't known, and trying could go on for ever."""
+        self._tiers.drop_all()
+
     def lose_device(self) -> None:
         """Nothing on the device can be trusted any more; the caller closes what runs."""
         self._operations += [Trim(slot) for slot in self._free]

@@ -8,14 +8,12 @@ the pool is full finished requests' cells go first; then the youngest sequence s
 Every request ends exactly once, in `_finish` or, while it still waits, in `abort`.
 """
 
-from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import Decode, DecodeResult, Outcome, Plan
-from forgelm.engine.routes import Route
+from forgelm.engine.queue import Queue
 from forgelm.engine.sequence import Sequence
 from forgelm.ipc.messages import Delta, FinishReason, Generate, Stats
 from forgelm.llama.status import DecodeStatus
@@ -24,10 +22,6 @@ MAX_FAILURES = 3
 """Failed steps without a token in between after which a sequence ends with an error."""
 MAX_FAILED_STEPS = 6
 """Failed steps in a row after which the backend is taken to be broken."""
-HEADROOM = 16
-"""A request is admitted beside others only if 1/16 of the cells stay free for them to grow into."""
-LOOKAHEAD = 32
-"""Waiting requests that are looked at beyond those there are slots for: some may have to wait for another's prefill."""
 
 
 class BackendBroken(Exception):
@@ -58,7 +52,7 @@ class Scheduler:
         self._split = split_batches
         # On recurrent models a failed decode damages sequences outside it too.
         self._recurrent = memory.shape.recurrent
-        self._waiting: deque[Sequence] = deque()
+        self._queue = Queue(memory)
         self._running: list[Sequence] = []
         self._by_id: dict[int, Sequence] = {}
         self._endings: list[Delta] = []
@@ -80,7 +74,7 @@ class Scheduler:
         sequence = Sequence.from_request(request, order=self._arrivals, context=self._context, now=now)
         self._arrivals += 1
         self._by_id[request.id] = sequence
-        self._waiting.append(sequence)
+        self._queue.append(sequence)
 
     def abort(self, request_id: int, now: float) -> None:
         """End a request now, wherever it is. Unknown and ended ids are ignored: an abort may cross an ending."""
@@ -88,13 +82,13 @@ class Scheduler:
         if sequence is None:
             return
         if sequence.holder is None:
-            self._waiting.remove(sequence)
+            self._queue.remove(sequence)
         self._endings.append(self._finish(sequence, "abort", now))
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._running or self._waiting or self._endings or self.memory.has_operations)
+        return bool(self._running or self._queue or self._endings or self.memory.has_operations)
 
     def archive(self, now: float, *, at_once: bool = False) -> bool:
         """Let the next step write a finished sequence to disk; False when there is none that is left alone."""
@@ -152,33 +146,21 @@ class Scheduler:
         wait for ever.
         """
         behind = [sequence for sequence in self._running if sequence.pending > 1]
-        behind += self._candidates()
+        behind += self._queue.candidates(self._parallel - len(self._running))
         self._shortest_first = not self._shortest_first
         if self._shortest_first:
-            return sorted(behind, key=lambda sequence: sequence.pending)
+            return sorted(behind, key=lambda sequence: sequence.to_compute)
         return sorted(behind, key=lambda sequence: sequence.order)
 
-    def _candidates(self) -> list[Sequence]:
-        """The head of the queue, as many as there are slots for; those held up don't count, but are looked at again."""
-        free = self._parallel - len(self._running)
-        if not free:
-            return []
-        chosen: list[Sequence] = []
-        for sequence in islice(self._waiting, free + LOOKAHEAD):
-            if sequence.held or free:
-                chosen.append(sequence)
-                free -= not sequence.held
-        return chosen
-
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        """Let a waiting sequence run if its tokens fit beside everything that runs, and nothing better is coming."""
+        """Let a waiting sequence run, if it may."""
         if len(self._running) >= self._parallel:
             return False
-        route = self._route(sequence)
-        sequence.held = route is None
-        if route is None or not self._fits(sequence, route):
+        # After a failure suspects are tried one by one, so that a request that breaks its steps takes nobody along.
+        suspicious = bool(self._failed_steps) or any(running.failures for running in self._running)
+        route = self._queue.admit(sequence, self._running, alone=suspicious)
+        if route is None:
             return False
-        self._waiting.remove(sequence)
         self._running.append(sequence)
         sequence.holder = self.memory.open(sequence.known, sequence.request.boundaries, route, now)
         if sequence.cached is None:
@@ -186,40 +168,6 @@ class Scheduler:
             sequence.clock.started = now
             self._started.append(sequence.request.id)
         return True
-
-    def _route(self, sequence: Sequence) -> Route | None:
-        """Where the sequence gets its prefix from; None while more of it is being computed or read from disk."""
-        memory = self.memory
-        route = memory.route(sequence.known)
-        if route.leader is not None:
-            memory.await_leader(route)
-            return None
-        if not route.to_fetch:
-            return route
-        if memory.fetching(route):
-            return None
-        if sequence.asked_disk:
-            # What was read has been pushed out again: asking once more could go on for ever.
-            return memory.route(sequence.known, disk=False)
-        sequence.asked_disk = True
-        memory.fetch(route)
-        return None
-
-    def _fits(self, sequence: Sequence, route: Route) -> bool:
-        """Whether there are cells for one more, and for the head of the queue too if that is overtaken.
-
-        Without that, a stream of short requests would keep a long one waiting for ever.
-        """
-        head = self._waiting[0]
-        if sequence is head and not self._running:
-            return True
-        # After a failure suspects are tried one by one, so that a request that breaks its steps takes nobody along.
-        if self._failed_steps or any(running.failures for running in self._running):
-            return False
-        claimed = self.memory.usage.active + sum(running.pending for running in self._running)
-        if sequence is not head:
-            claimed += head.length
-        return claimed + self.memory.fresh(route, sequence.length) + self.cells // HEADROOM <= self.cells
 
     def _group(
         self, decoders: list[tuple[Sequence, int]], prefill: list[tuple[Sequence, int]]
@@ -299,8 +247,8 @@ class Scheduler:
 
     def _lose_device(self, now: float) -> None:
         """Loading a saved state failed, and what came after it was never done: everybody starts over."""
-        self._failed_steps += 1
         self.memory.lose_device()
+        self.memory.lose_saved()
         for sequence in sorted(self._running, key=lambda victim: -victim.order):
             self._preempt(sequence, now, keep=False)
 
@@ -314,7 +262,7 @@ class Scheduler:
         self._release(sequence, now, keep=keep)
         sequence.preemptions += 1
         self._preemptions += 1
-        self._waiting.appendleft(sequence)
+        self._queue.put_back(sequence)
 
     def _finish(
         self, sequence: Sequence, reason: FinishReason, now: float, tokens: tuple[int, ...] = (), error: str = ""
@@ -344,7 +292,7 @@ class Scheduler:
         usage = self.memory.usage
         return Stats(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._queue),
             cells_used=usage.active,
             seconds=outcome.seconds,
             prefill_tokens=plan.prefill_rows,

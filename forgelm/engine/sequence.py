@@ -41,8 +41,14 @@ class Sequence:
     """Its place in memory, while it runs."""
     cached: int | None = None
     """Prompt tokens that needn't be computed when it first ran; None before."""
+    reusable: int = 0
+    """Tokens that memory was last seen to have, while it waits."""
     held: bool = False
     """It waits for another's prefill or for the disk."""
+    leader: Holder | None = None
+    """Whose prefill it waits for."""
+    shares: int = 0
+    """Tokens that it has in common with the leader."""
     asked_disk: bool = False
     """What the disk has of it was asked for, once."""
     preemptions: int = 0
@@ -80,6 +86,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens still to compute; 1 for a sequence that decodes."""
         return self.length - self.computed
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens that it is likely to compute before its next one."""
+        return self.pending if self.holder is not None else self.length - self.reusable
 
     def chunk_end(self, most: int) -> int:
         """Where a chunk of at most `most` tokens ends: at the next mark, if one comes first."""

@@ -82,6 +82,12 @@ class Tiers:
             self._push(Drop(kept.key))
             self._take(kept)
 
+    def drop_all(self) -> None:
+        """Forget everything in RAM."""
+        for kept in list(self._in_ram.values()):
+            self.drop(kept)
+            self.forget_if_gone(kept)
+
     def fit(self, now: float) -> None:
         """Drop the least worthy until the limit holds."""
         self._make_room(0, float("inf"), now)

@@ -186,7 +186,7 @@ class Harness:
         usage = memory.usage
         assert usage.free + usage.cached + usage.active == self.cells
         assert min(usage.free, usage.cached, usage.active) >= 0
-        open_ids = {s.request.id for s in [*running, *scheduler._waiting]}
+        open_ids = {s.request.id for s in [*running, *scheduler._queue]}
         assert open_ids == set(scheduler._by_id)
         self.check_cells()
         check_tree(memory)

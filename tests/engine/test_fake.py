@@ -133,7 +133,7 @@ def test_a_fake_that_takes_no_time_can_be_paced_for_as_long_as_one_likes() -> No
         harness.scheduler.add(generate(request_id, 16, 1), harness.now)
         plan = harness.scheduler.plan(harness.now)
         harness.scheduler.apply(plan, harness.backend.run(plan), harness.now)
-    assert not harness.scheduler._waiting
+    assert not harness.scheduler._queue
 
 
 def test_it_crashes_and_hangs_at_the_step_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_an_answer_ends_at_max_tokens_or_at_the_context(prompt: int, max_tokens:
 def test_max_tokens_far_beyond_the_context_takes_no_memory_for_it() -> None:
     harness = Harness(cells=64)
     harness.add(1, 10, max_tokens=2**40)
-    assert len(harness.scheduler._waiting[0].tokens) == 64
+    assert len(harness.scheduler._queue._waiting[0].tokens) == 64
 
 
 @pytest.mark.parametrize("at", [0, 1, 5])
@@ -120,7 +120,7 @@ def test_abort_after_it_gave_way_to_others() -> None:
     for request_id in range(1, 4):
         harness.add(request_id, 20, max_tokens=80)
     harness.step()
-    while not harness.scheduler._waiting:
+    while not harness.scheduler._queue:
         harness.step()
     harness.abort(3)
     harness.run()

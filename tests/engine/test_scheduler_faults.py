@@ -43,9 +43,9 @@ def test_the_one_that_gave_way_comes_before_those_who_never_started() -> None:
         harness.add(request_id, 20, max_tokens=80)
     harness.step()
     harness.add(4, 90, max_tokens=2)
-    while len(harness.scheduler._waiting) == 1:
+    while len(harness.scheduler._queue) == 1:
         harness.step()
-    assert [s.request.id for s in harness.scheduler._waiting] == [3, 4]
+    assert [s.request.id for s in harness.scheduler._queue] == [3, 4]
     harness.run()
     harness.check_answers()
     assert list(harness.ended)[-1] == 4
@@ -54,7 +54,7 @@ def test_the_one_that_gave_way_comes_before_those_who_never_started() -> None:
 def test_several_that_give_way_keep_their_order() -> None:
     harness = busy()
     harness.step(FAILED)
-    assert [s.request.id for s in harness.scheduler._waiting] == [1, 2, 3]
+    assert [s.request.id for s in harness.scheduler._queue] == [1, 2, 3]
 
 
 def test_prompts_half_read_and_decoders_that_grow_into_their_cells_dont_block_each_other() -> None:
@@ -101,7 +101,7 @@ def test_two_prompts_share_the_cells_that_growing_decoders_leave() -> None:
 def test_no_room_makes_the_youngest_give_way_and_the_others_go_on() -> None:
     harness = busy()
     assert not harness.step(NO_ROOM)
-    assert [s.request.id for s in harness.scheduler._waiting] == [3]
+    assert [s.request.id for s in harness.scheduler._queue] == [3]
     assert {delta.id for delta in harness.step()} == {1, 2}
     harness.run()
     harness.check_answers()

@@ -109,7 +109,7 @@ def test_a_long_random_life_ends_with_everybody_served(seed: int) -> None:
     harness = Harness(cells=400, slots=5, n_ubatch=48, split=bool(seed % 2), room=rng.choice([0, 300]))
     for _ in range(1500):
         happening = rng.random()
-        if happening < 0.25 and len(harness.scheduler._waiting) < 30:
+        if happening < 0.25 and len(harness.scheduler._queue) < 30:
             harness.add(len(harness.requests), int(rng.paretovariate(0.7) * 8) % 420, rng.randint(1, 60))
         elif happening < 0.32 and harness.requests:
             harness.abort(rng.randrange(len(harness.requests)))
