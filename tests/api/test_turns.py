@@ -141,18 +141,3 @@ def test_answers_whose_clients_left(real: Live, monkeypatch: pytest.MonkeyPatch)
         assert conversation.spy.prompt[: len(prompt) + count] == prompt + drawn[:count]
         retokenized += vocabulary.tokenize(got, add_special=False, parse_special=True).tolist() != drawn[:count]
     assert retokenized, "the answers would have come back the same in any case: this shows nothing"
-
-
-def test_with_the_switch_off_every_prompt_is_tokenized(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(starter_path, real=True, cache={"prefix_cache": False}) as server:
-        conversation = Conversation(server, monkeypatch)
-        for question in QUESTIONS[:2]:
-            conversation.ask(question, temperature=2.0, top_p=1.0, seed=5)
-        system = {"role": "system", "content": "You are a helpful AI assistant named SmolLM, trained by Hugging Face"}
-        turns = [system, *conversation.messages[:-1]]
-        text = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in turns)
-        text += "<|im_start|>assistant\n"
-        plain = server.service.vocabulary.tokenize(text, add_special=True, parse_special=True)
-        assert conversation.spy.prompt == plain.tolist()
-        assert conversation.spy.last.boundaries == ()
-        assert conversation.cached() == 0

@@ -73,6 +73,7 @@ def test_marks_lie_where_the_prompt_says(speaker: Speaker) -> None:
     for _ in range(2):
         encoded = encoder.encode(text, add_special=False)
         assert "".join(encoded.parts) == text
+        assert all(encoded.parts)
         assert len(encoded.spans) == len(encoded.positions) == len(encoded.parts) - 1
         for span, position in zip(encoded.spans, encoded.positions, strict=True):
             assert ids_of(encoded.ids)[position] == span.token
@@ -293,6 +294,22 @@ def test_nothing_is_kept_where_nothing_shall_be(speaker: Speaker) -> None:
     encoded = encoder.encode(text, add_special=False)
     assert encoder.keep(encoded) is None
     assert ids_of(encoded.ids) == one_go(speaker, text)
+
+
+class Spacing(Counting):
+    """Puts a space before texts that it takes for content, as vocabularies of pieces do."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> "array[int]":
+        return super().tokenize(
+            text if parse_special else f" {text}", add_special=add_special, parse_special=parse_special
+        )
+
+
+def test_a_rest_that_tokenizes_to_another_text_is_not_remembered(plain: Speaker) -> None:
+    talk = Talk(plain, Encoder(Spacing(plain), plain.marks, Known()))
+    talk.ask("Hi")
+    talk.answer("Hello the", [*plain.spelled("Hello"), *plain.ids(" there", special=False)])
+    assert talk.ask("Go on") == one_go(plain, talk.prompt.text)
 
 
 # --- clients that left ---------------------------------------------------------------------------------------------

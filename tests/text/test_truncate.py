@@ -52,6 +52,7 @@ def cut(roles: str, policy: Policy, most: int, size: Callable[[dict[str, Any]], 
         ("uauaua", "head", 3, "u4 a5"),
         ("auau", "head", 3, "u1 a2 u3"),
         ("uusauau", "head", 3, "u4 a5 u6"),
+        ("uusauau", "head", 6, "u4 a5 u6"),
         ("uauuasu", "head", 3, "s5 u6"),
         ("s", "head", 0, "s0"),
     ],
@@ -81,6 +82,9 @@ def test_a_shortened_chat(roles: str, policy: Policy, most: int) -> None:
         assert len({message["content"] in left for message in turn}) == 1, "a turn is kept or dropped as a whole"
     if policy == "middle" and turns:
         assert turns[0][0]["content"] in left
+    dropped = [turn for turn in turns if turn[0]["content"] not in left]
+    if dropped:
+        assert len(left) + len(dropped[-1]) > most, "one turn less would have been too much"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
