@@ -18,6 +18,8 @@ from forgelm.text.marks import Marks, Span
 
 MAX_PARTS = 8192
 """Texts of more parts aren't remembered: looking them up would hold up other requests."""
+MAX_MARKS = 65_536
+"""Texts of more marks aren't cut. No chat that is served has as many, and finding a million takes a second."""
 _LONGEST_REST = 4096
 """Characters at the end of an answer that are tokenized to remember it; more would hold up other requests."""
 
@@ -98,7 +100,10 @@ class Encoder:
 
     def encode(self, text: str, *, add_special: bool) -> Encoded:
         """Token ids of `text`, control tokens in it parsed; `add_special` adds BOS where the model wants one."""
-        spans = self._marks.find(text)
+        spans = self._marks.find(text, most=MAX_MARKS + 1)
+        if len(spans) > MAX_MARKS:
+            ids = self._tokenizer.tokenize(text, add_special=add_special, parse_special=True)
+            return Encoded(text, ids.tobytes(), (), (), (), (), add_special)
         cuts = [span.start for span in spans if span.start]
         parts = tuple(text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
         path: list[Entry] = []

@@ -7,6 +7,7 @@ the same token ids whatever comes after. They are learned from what the template
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -34,10 +35,11 @@ class Marks(msgspec.Struct, frozen=True, dict=True):
     opening: frozenset[int] = frozenset()
     """Ids of those that come last before a message's own text."""
 
-    def find(self, text: str, start: int = 0) -> list[Span]:
-        """All marks in `text` from `start` on."""
+    def find(self, text: str, start: int = 0, *, most: int | None = None) -> list[Span]:
+        """The first `most` marks in `text` from `start` on."""
         ids = self.ids
-        return [Span(*match.span(), ids[match.group()]) for match in self._pattern.finditer(text, start)]
+        matches = islice(self._pattern.finditer(text, start), most)
+        return [Span(*match.span(), ids[match.group()]) for match in matches]
 
     def positions(self, tokens: bytes) -> list[tuple[int, int]]:
         """(position, id) of all marks in little-endian int32 `tokens`, ascending."""

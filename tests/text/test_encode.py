@@ -121,6 +121,15 @@ def test_a_prompt_of_very_many_parts_is_not_remembered(smollm: Speaker, monkeypa
     assert len(known) == 0
 
 
+def test_a_prompt_of_endless_marks_is_not_cut(smollm: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_MARKS", 10)
+    for count, cut in ((10, True), (11, False)):
+        text = "a" + "<|im_start|>x" * count
+        encoded = smollm.encoder(Known()).encode(text, add_special=False)
+        assert ids_of(encoded.ids) == one_go(smollm, text)
+        assert (len(encoded.parts), len(encoded.positions)) == ((count + 1, count) if cut else (0, 0))
+
+
 def test_bos_that_is_a_mark_itself(gemma: Speaker) -> None:
     encoder = gemma.encoder(Known())
     for text in ("Hi", "<start_of_turn>Hi", "<bos><start_of_turn>Hi", ""):
