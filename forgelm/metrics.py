@@ -27,6 +27,8 @@ class Metrics:
         self.waiting = self._gauge("requests_waiting", "Requests in the queue")
         self.open = self._gauge("requests_open", "Requests accepted and not ended yet")
         self.cells = self._gauge("kv_cells_used", "KV cells held by running sequences")
+        self.cells_cached = self._gauge("kv_cells_cached", "KV cells held by finished requests alone, free to be taken")
+        self.host_bytes = self._gauge("host_tier_bytes", "RAM that saved prefixes and checkpoints take")
         self.ready = self._gauge("engine_ready", "1 while the engine takes requests")
         self.restarts = self._gauge("engine_restarts", "Engine restarts since the server started")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of accepted requests")

@@ -127,6 +127,8 @@ class EngineClient:
         metrics.waiting.read_from(lambda: self._waiting)
         metrics.open.read_from(lambda: len(self._open))
         metrics.cells.read_from(lambda: self.stats.cells_used)
+        metrics.cells_cached.read_from(lambda: self.stats.cells_cached)
+        metrics.host_bytes.read_from(lambda: self.stats.host_bytes)
         metrics.preemptions.read_from(lambda: self.stats.preemptions)
         metrics.ready.read_from(lambda: float(self.status.phase is Phase.READY))
         metrics.restarts.read_from(lambda: self.status.restarts)

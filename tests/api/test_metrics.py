@@ -15,6 +15,8 @@ EXPECTED = {
     "forgelm_requests_waiting": "gauge",
     "forgelm_requests_open": "gauge",
     "forgelm_kv_cells_used": "gauge",
+    "forgelm_kv_cells_cached": "gauge",
+    "forgelm_host_tier_bytes": "gauge",
     "forgelm_engine_ready": "gauge",
     "forgelm_engine_restarts": "gauge",
     "forgelm_preemptions": "gauge",
