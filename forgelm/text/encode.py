@@ -102,8 +102,8 @@ class Encoder:
         """Token ids of `text`, control tokens in it parsed; `add_special` adds BOS where the model wants one."""
         spans = self._marks.find(text, most=MAX_MARKS + 1)
         if len(spans) > MAX_MARKS:
-            ids = self._tokenizer.tokenize(text, add_special=add_special, parse_special=True)
-            return Encoded(text, ids.tobytes(), (), (), (), (), add_special)
+            tokens = self._tokenizer.tokenize(text, add_special=add_special, parse_special=True)
+            return Encoded(text, tokens.tobytes(), (), (), (), (), add_special)
         cuts = [span.start for span in spans if span.start]
         parts = tuple(text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
         path: list[Entry] = []
