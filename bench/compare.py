@@ -1,19 +1,25 @@
 """ForgeLM against llama.cpp's own programs, side by side on this machine.
 
-    python -m bench.compare                        every scenario, ten pairs each (about an hour on two cores)
+    python -m bench.compare                        every scenario, ten pairs each (1½ hours on two cores)
     python -m bench.compare --only http8,mixed     some of them
+    python -m bench.compare --only shared,turns,shared-hybrid,turns-hybrid --peer-flags best
     python -m bench.compare --aa --only http8      llama-server against itself: what the noise alone looks like
     python -m bench.compare --quick                small sizes, two pairs: does it run?
 
 How it is kept fair:
 - Both programs come from one set of sources with one set of flags (`bench.peers`), and get the same model, threads,
-  context and slots; the KV cache is unified on both sides, and prompt caches can't help since no prompt repeats.
+  context and slots. Where no prompt repeats, the KV cache is unified on both sides and llama-server's prompt caches,
+  which can't help, are off.
+- Where prompts begin alike (shared, turns), llama-server runs as it comes, or with `--peer-flags best` as suits it best
+  there (`bench.servers.PEER_FLAGS`). Both are asked through the chat API, so both see where messages begin, and both
+  counts of cached tokens, usage's and timings', must agree. Texts depend on `--seed`, which is the clock's unless
+  given: no server can know a text from before.
 - Measurements come in pairs with the same prompts, and the order within a pair alternates (A B, B A, …), so that slow
   drift of the machine falls on both sides alike. The figure is the median of the pairs' ratios; `bench.stats` says how
   its interval comes about.
-- **Only one server lives at a time**, started afresh for each measurement. With both up, the idle one could still
-  take CPU from the other (llama.cpp's threads may spin, `OMP_WAIT_POLICY=active` spins for minutes); and one start per
-  run would make one process's luck with memory layout look like a property of the program.
+- **Only one server lives at a time**, started afresh for each measurement, so that its caches are empty. With both up,
+  the idle one could still take CPU from the other (llama.cpp's threads may spin, `OMP_WAIT_POLICY=active` spins for
+  minutes); and one start per run would make one process's luck with memory layout look like a property of the program.
 - The load generator is this process; it is the same for both sides, and takes little (`bench.sse`).
 - The work that other processes did meanwhile is measured and printed. One busy neighbour can cost two spinning threads
   nine tenths of their speed, so `--quiet` waits for a quiet machine before each measurement and `--redo-above` measures
@@ -26,7 +32,6 @@ ends a run early and still reports the pairs that are complete.
 """
 
 import argparse
-import asyncio
 import json
 import subprocess
 import sys
@@ -39,13 +44,11 @@ from statistics import median
 from typing import Any
 
 from bench import engine_decode, machine, peers, servers
-from bench.load import Metrics, Prompts, Sizes, clients, decoders_beside_prompts
+from bench.load import Metrics
 from bench.rows import ROWS, TITLES, Result, evaluate, number, table
-from bench.sse import AnswerError, complete
+from bench.scenarios import Measure, Work, sides, uses_peer_flags
+from bench.sse import AnswerError
 from bench.stats import INTERVAL
-
-Measure = Callable[[int], Metrics]
-"""Seed → figures of one side."""
 
 MOST_DROPPED = 3
 """Disturbed pairs dropped at most, as a multiple of the pairs asked for; from then on every pair counts."""
@@ -57,10 +60,9 @@ SECONDS = "took_s"
 class Options:
     """What to run, from the command line."""
 
-    settings: servers.Settings
-    sizes: Sizes
-    work: engine_decode.Work
+    work: Work
     pairs: int
+    seed: int
     quiet: float
     patience: float
     redo_above: float
@@ -98,42 +100,6 @@ class Samples:
         }
 
 
-def measure_server(kind: servers.Kind, scenario: str, sizes: Sizes, seed: int) -> Metrics:
-    """Start a server, run one scenario on it, stop it."""
-    with servers.running(kind) as server:
-        if scenario == "start":
-            return {"first_token_s": servers.first_token_seconds(server)}
-        prompts = Prompts(seed)
-        asyncio.run(complete(server.endpoint, prompts.take(32), 8))
-        if scenario == "mixed":
-            return asyncio.run(decoders_beside_prompts(server.endpoint, prompts, sizes))
-        if scenario == "http1":
-            return asyncio.run(clients(server.endpoint, prompts, 1, sizes.one_client_requests, sizes))
-        figures = asyncio.run(clients(server.endpoint, prompts, 8, sizes.rounds, sizes))
-        return {**figures, **server.memory_mb()}
-
-
-def measure_ours(scenario: str, options: Options, seed: int) -> Metrics:
-    """One measurement of ForgeLM."""
-    if scenario == "decode":
-        return engine_decode.measure(options.settings, options.work)
-    return measure_server(servers.forgelm(options.settings), scenario, options.sizes, seed)
-
-
-def measure_theirs(scenario: str, options: Options, built: peers.Peers, seed: int) -> Metrics:
-    """One measurement of llama.cpp's program for the scenario."""
-    if scenario == "decode":
-        return engine_decode.measure_peer(options.settings, options.work, built.batched_bench)
-    return measure_server(servers.llama_server(options.settings, built.server), scenario, options.sizes, seed)
-
-
-def sides(scenario: str, options: Options, built: peers.Peers) -> tuple[Measure, Measure]:
-    """How to measure ours and theirs. With `--aa` both are theirs."""
-    ours = partial(measure_ours, scenario, options)
-    theirs = partial(measure_theirs, scenario, options, built)
-    return (theirs if options.aa else ours), theirs
-
-
 def measured(measure: Callable[[], Metrics], options: Options) -> Metrics:
     """One measurement, with the competing load beside it."""
     if options.quiet > 0:
@@ -145,23 +111,31 @@ def measured(measure: Callable[[], Metrics], options: Options) -> Metrics:
     return {**figures, SECONDS: time.perf_counter() - began, COMPETING: meter.end()}
 
 
+def contestants(scenario: str, options: Options, built: peers.Peers) -> list[Measure]:
+    """How to measure ours and theirs, or ours alone. With `--aa` both are theirs, if there are any."""
+    ours, theirs = sides(scenario, options.work, built)
+    if theirs is None:
+        return [] if options.aa else [ours]
+    return [theirs if options.aa else ours, theirs]
+
+
 def run_pairs(scenario: str, options: Options, built: peers.Peers) -> Samples:
     """Interleaved pairs. Disturbed ones are dropped and measured again, within reason; an interrupt ends it."""
-    measure = sides(scenario, options, built)
+    turns = list(enumerate(contestants(scenario, options, built)))
     samples = Samples()
     try:
-        while len(samples.ours) < options.pairs:
+        while turns and len(samples.ours) < options.pairs:
             # The order follows the pairs that count, so that it alternates among them whatever is dropped.
-            order = (0, 1) if len(samples.ours) % 2 == 0 else (1, 0)
+            order = turns if len(samples.ours) % 2 == 0 else turns[::-1]
             may_drop = samples.disturbed < MOST_DROPPED * options.pairs
-            seed = 1000 + len(samples.ours) + samples.disturbed
-            pair = measure_pair([(side, partial(measure[side], seed)) for side in order], options, may_drop)
+            seed = options.seed + len(samples.ours) + samples.disturbed
+            pair = measure_pair([(side, partial(measure, seed)) for side, measure in order], options, may_drop)
             if pair is None:
                 samples.disturbed += 1
                 continue
             samples.ours.append(pair[0])
-            samples.theirs.append(pair[1])
-            _progress(scenario, pair)
+            samples.theirs += [pair[1]] if 1 in pair else []
+            _progress(scenario, [pair[side] for side, _ in turns])
     except KeyboardInterrupt:
         samples.interrupted = True
     return samples
@@ -180,14 +154,13 @@ def measure_pair(
     return pair
 
 
-def _progress(scenario: str, pair: dict[int, Metrics]) -> None:
+def _progress(scenario: str, pair: Sequence[Metrics]) -> None:
     first = ROWS[scenario][0]
-    ours, theirs = (pair[side][first.metric] * first.scale for side in (0, 1))
-    noise = [pair[side][COMPETING] for side in (0, 1)]
-    seconds = sum(pair[side][SECONDS] for side in (0, 1))
+    figures = " against ".join(f"{one[first.metric] * first.scale:.4g}" for one in pair)
+    noise = " and ".join(f"{one[COMPETING]:.2f}" for one in pair)
+    seconds = sum(one[SECONDS] for one in pair)
     print(
-        f"  {scenario}: {first.title} {ours:.4g} against {theirs:.4g} {first.unit}, {seconds:.0f} s, "
-        f"others used {noise[0]:.2f} and {noise[1]:.2f} cores",
+        f"  {scenario}: {first.title} {figures} {first.unit}, {seconds:.0f} s, others used {noise} cores",
         file=sys.stderr,
         flush=True,
     )
@@ -199,14 +172,19 @@ def report(scenario: str, samples: Samples, options: Options) -> dict[str, Any]:
         return {"samples": samples.as_json()}
     results = samples.results(scenario, options.aa)
     competing = samples.competing()
-    versus = " [A/A: llama.cpp on both sides]" if options.aa else ""
-    print(f"\n## {TITLES[scenario]}{versus}\n\n{table(results)}\n")
+    print(f"\n## {TITLES[scenario]}{_versus(scenario, options)}\n\n{table(results)}\n")
     print(
         f"{len(samples.ours)} pairs; others used {median(competing):.2f} cores (median), {max(competing):.2f} (most); "
         f"{samples.disturbed} pairs dropped as disturbed{', then interrupted' if samples.interrupted else ''}.",
         flush=True,
     )
     return {"rows": [result.as_json() for result in results], "samples": samples.as_json()}
+
+
+def _versus(scenario: str, options: Options) -> str:
+    """What the title doesn't say about the other side."""
+    flags = f" [llama-server's flags: {options.work.peer_flags}]" if uses_peer_flags(scenario) else ""
+    return flags + (" [A/A: llama.cpp on both sides]" if options.aa else "")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -220,6 +198,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=None, help="GGUF file (the starter)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=8192, help="KV cells shared by all slots")
+    flags = "llama-server's flags where prompts begin alike (default)"
+    parser.add_argument("--peer-flags", choices=("default", "best"), default="default", help=flags)
+    seed = "of the texts; the next pair has the next one (from the clock, so that no text was ever sent before)"
+    parser.add_argument("--seed", type=int, default=int(time.time()), help=seed)
     parser.add_argument("--sdist", type=Path, default=None, help="llama-cpp-python sdist to build the peers from")
     quiet = "wait before each measurement until others use less (0.1; 0 never waits)"
     parser.add_argument("--quiet", type=float, default=0.1, metavar="CORES", help=quiet)
@@ -232,11 +214,12 @@ def parse_arguments() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything asked for; returns the JSON document."""
     model = (arguments.model or servers.default_model()).resolve()
+    settings = servers.Settings(model, arguments.threads, arguments.context)
+    work = Work(settings, peer_flags=arguments.peer_flags)
     options = Options(
-        settings=servers.Settings(model, arguments.threads, arguments.context),
-        sizes=Sizes.quick() if arguments.quick else Sizes(),
-        work=engine_decode.Work.quick() if arguments.quick else engine_decode.Work(),
+        work=work.quick() if arguments.quick else work,
         pairs=arguments.pairs or (2 if arguments.quick else 10),
+        seed=arguments.seed,
         quiet=arguments.quiet,
         patience=arguments.patience,
         redo_above=arguments.redo_above,
@@ -257,8 +240,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "began": began,
         "aa": options.aa,
         "pairs": options.pairs,
-        "threads": options.settings.threads,
-        "context": options.settings.context,
+        "seed": options.seed,
+        "peer_flags": options.work.peer_flags,
+        "threads": settings.threads,
+        "context": settings.context,
         "interval": INTERVAL,
         "machine": about,
         "scenarios": scenarios,

@@ -144,6 +144,38 @@ def throughput(bar: float | None) -> tuple[Row, ...]:
     )
 
 
+def shared(output_bar: float | None, reused_bar: float | None) -> tuple[Row, ...]:
+    """Rows of many questions under one system prompt. Bars: output as a ratio, reuse in percent."""
+    return (
+        Row("TTFT p50", "ttft_p50_s", bar=0.30, at_least=False, unit="s"),
+        Row("TTFT mean", "ttft_mean_s", at_least=False, unit="s"),
+        Row("output", "output_tok_s", bar=output_bar, unit="tok/s"),
+        Row("cached, of all prompts but one", "reused_share", "ours", reused_bar, unit="%", scale=100),
+        SAME_WORK,
+    )
+
+
+def turns(ttft_bar: float, reused_bar: float) -> tuple[Row, ...]:
+    """Rows of conversations. Bars: TTFT as a ratio, reuse in percent."""
+    return (
+        Row("TTFT mean", "ttft_mean_s", bar=ttft_bar, at_least=False, unit="s"),
+        Row("TTFT mean, turns after the first", "later_ttft_mean_s", at_least=False, unit="s"),
+        Row("output", "output_tok_s", unit="tok/s"),
+        Row("cached, of what was sent before", "reused_share", "ours", reused_bar, unit="%", scale=100),
+        SAME_WORK,
+    )
+
+
+SAME_WORK = Row("prompt tokens − llama-server's", "prompt_tokens", "difference")
+RESTART = (
+    Row("TTFT restarted / cold", "restart_ratio", "ours", 0.15, False),
+    Row("TTFT warm / cold", "warm_ratio", "ours", at_least=False),
+    Row("TTFT cold", "cold_ttft_s", "ours", at_least=False, unit="ms", scale=1e3),
+    Row("TTFT warm", "warm_ttft_s", "ours", at_least=False, unit="ms", scale=1e3),
+    Row("TTFT restarted", "restart_ttft_s", "ours", at_least=False, unit="ms", scale=1e3),
+    Row("cached after the restart, of the prompt", "restart_reused_share", "ours", unit="%", scale=100),
+)
+
 ROWS: dict[str, tuple[Row, ...]] = {
     "decode": tuple(
         Row(f"engine decode, B = {b}", f"decode_b{b}_tok_s", bar=0.97, unit="tok/s") for b in (1, 4, 8, 16)
@@ -168,6 +200,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("start to first token", "first_token_s", "ours", 3.0, False, "s"),
         Row("the same, against llama-server", "first_token_s", at_least=False, unit="s"),
     ),
+    "shared": shared(2.0, None),
+    "turns": turns(0.8, 95),
+    "restart": RESTART,
+    "shared-hybrid": shared(None, 90),
+    "turns-hybrid": turns(0.5, 90),
+    "restart-hybrid": RESTART,
 }
 """Scenario → its rows."""
 
@@ -177,4 +215,10 @@ TITLES = {
     "http8": "HTTP, 8 clients, unique prompts",
     "mixed": "4 decoders beside long prompts that arrive one after another",
     "start": "start of the process to its first streamed token",
+    "shared": "16 questions under one system prompt of 375 tokens, 8 at a time",
+    "turns": "4 conversations of 4 turns at the same time",
+    "restart": "a prompt of 2,000 tokens after a restart, with the disk tier",
+    "shared-hybrid": "16 questions under one system prompt of 375 tokens, 8 at a time, hybrid model",
+    "turns-hybrid": "4 conversations of 4 turns at the same time, hybrid model",
+    "restart-hybrid": "a prompt of 2,000 tokens after a restart, with the disk tier, hybrid model",
 }

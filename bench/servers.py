@@ -1,8 +1,7 @@
 """Starts, watches and stops one server under test: ForgeLM or llama-server, with equal settings.
 
-Both get the same model file, threads, context, slots and one shared KV pool (`--kv-unified`, which is what ForgeLM
-has). llama-server's prompt cache is off, in slots and in RAM: with unique prompts it can't help and would only cost it
-copies.
+Both get the same model file, threads, context and slots. The rest of llama-server's flags depends on what is measured:
+see `PEER_FLAGS`.
 """
 
 import asyncio
@@ -22,11 +21,28 @@ from typing import IO
 
 from bench import machine
 from bench.sse import AnswerError, Endpoint, complete
+from forgelm import paths
 from forgelm.config import load_profile
 
 READY_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0
 POLL = 0.01
+PEER_FLAGS: dict[str, tuple[str, ...]] = {
+    "unique": ("--kv-unified", "--no-cache-prompt", "--cache-ram", "0"),
+    "default": (),
+    "best": ("--cache-ram", "0", "--cache-reuse", "16", "--batch-size", "512"),
+}
+"""Sets of flags for llama-server.
+
+- `unique`, for prompts that never repeat: one shared KV pool, which is what ForgeLM has, and no prompt cache, in slots
+  or in RAM, which can't help and would only cost it copies.
+- `default`: as it comes. Slots have an equal part of the context each and keep their last prompt; those that fall idle
+  are copied to RAM.
+- `best`, for prompts that begin alike and fit the slots. Nothing makes slots share what one of them has computed, so
+  this is about cost: no copies to RAM, since each slot still has what it needs (unified, the pool would be emptied
+  into RAM at each request, and decoding would visit every slot's cells); batches that end after the first prompt
+  instead of the fifth, so that its answer begins; and text after a difference is moved, not computed (no hybrid can).
+"""
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -65,19 +81,32 @@ class Kind:
 
 def forgelm(settings: Settings) -> Kind:
     """This repository's server, run by this Python."""
+    return _forgelm(settings, "starter", {})
+
+
+def forgelm_with_disk(settings: Settings, directory: Path) -> Kind:
+    """The same with the disk tier, all of whose files lie in `directory`: servers that get another share nothing."""
+    profile = directory / "starter.toml"
+    shipped = (paths.shipped_profiles_dir() / "starter.toml").read_text()
+    profile.write_text(f"{shipped}\n[cache]\ndisk_tier = true\n")
+    return _forgelm(settings, str(profile), {"XDG_CACHE_HOME": str(directory)})
+
+
+def _forgelm(settings: Settings, profile: str, environment: dict[str, str]) -> Kind:
     options = {
-        "--profile": "starter",
+        "--profile": profile,
         "--model": settings.model,
         "--host": "127.0.0.1",
         "--parallel": settings.parallel,
         "--context": settings.context,
         "--threads": settings.threads,
     }
-    return Kind("forgelm", (sys.executable, "-m", "forgelm", "serve", *_flat(options)), "/readyz")
+    command = (sys.executable, "-m", "forgelm", "serve", *_flat(options))
+    return Kind("forgelm", command, "/readyz", environment=environment)
 
 
-def llama_server(settings: Settings, program: Path) -> Kind:
-    """llama.cpp's server, from `bench.peers`."""
+def llama_server(settings: Settings, program: Path, flags: str = "unique") -> Kind:
+    """llama.cpp's server, from `bench.peers`, with one of the sets of flags."""
     options = {
         "--model": settings.model,
         "--host": "127.0.0.1",
@@ -85,10 +114,9 @@ def llama_server(settings: Settings, program: Path) -> Kind:
         "--ctx-size": settings.context,
         "--threads": settings.threads,
         "--threads-batch": settings.threads,
-        "--cache-ram": 0,
     }
-    switches = ("--kv-unified", "--no-cache-prompt", "--no-ui", "--offline")
-    return Kind("llama-server", (str(program), *_flat(options), *switches), "/health", {"cache_prompt": False})
+    command = (str(program), *_flat(options), "--no-ui", "--offline", *PEER_FLAGS[flags])
+    return Kind("llama-server", command, "/health", {"cache_prompt": False} if flags == "unique" else {})
 
 
 def _flat(options: dict[str, object]) -> Sequence[str]:

@@ -8,7 +8,7 @@ HTTP/1.1 to a local port and knows nothing of scenarios.
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,10 @@ HEAD_END = b"\r\n\r\n"
 DONE = b"[DONE]"
 DONE_LINE = b"data: [DONE]"
 TIMEOUT = 600.0
+
+Message = dict[str, str]
+Prompt = str | Sequence[Message]
+"""A text, or the messages of a chat."""
 
 
 class AnswerError(Exception):
@@ -33,11 +37,18 @@ class Answer:
     """Generated tokens as the server counts them; the number of pieces where the stream was cut before the end."""
     prompt_tokens: int
     text: str
+    cached_tokens: int
+    """Tokens of the prompt that the server took from memory instead of computing them."""
+    ended: float
+    """When the last event arrived."""
 
     @property
     def first(self) -> float:
-        """Seconds from sending the request to the first piece of text."""
-        return self.arrivals[0] - self.sent
+        """Seconds from sending the request to the first piece of text; to its end where the answer has no text.
+
+        Random weights answer with control tokens and with halves of letters, which servers don't show.
+        """
+        return (self.arrivals[0] if self.arrivals else self.ended) - self.sent
 
     def gaps(self, since: float = 0.0, until: float = float("inf")) -> list[float]:
         """Seconds between neighbouring pieces, for every gap that overlaps [since, until].
@@ -124,6 +135,7 @@ def _events(body: list[tuple[float, bytes]], chunked: bool) -> list[tuple[float,
 def _collect(sent: float, events: list[tuple[float, bytes]]) -> Answer:
     arrivals: list[float] = []
     usage: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     text = ""
     for at, event in events:
         if event == DONE:
@@ -132,12 +144,26 @@ def _collect(sent: float, events: list[tuple[float, bytes]]) -> Answer:
         if "error" in chunk:
             raise AnswerError(str(chunk["error"]))
         usage = chunk.get("usage") or usage
+        timings = chunk.get("timings") or timings
         piece = "".join(_text(choice) for choice in chunk.get("choices") or [])
         if piece:
             arrivals.append(at)
             text += piece
     tokens = usage.get("completion_tokens", len(arrivals))
-    return Answer(sent, tuple(arrivals), tokens, usage.get("prompt_tokens", 0), text)
+    ended = events[-1][0] if events else sent
+    return Answer(
+        sent, tuple(arrivals), tokens, usage.get("prompt_tokens", 0), text, _cached_tokens(usage, timings), ended
+    )
+
+
+def _cached_tokens(usage: dict[str, Any], timings: dict[str, Any]) -> int:
+    """What `usage` says. Raises `AnswerError` where the timings, which count what was computed, say otherwise."""
+    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+    if usage and "cache_n" in timings:
+        computed = usage["prompt_tokens"] - cached
+        if (timings["cache_n"], timings["prompt_n"]) != (cached, computed):
+            raise AnswerError(f"usage and timings disagree about the cache: {usage}, {timings}")
+    return cached
 
 
 def _text(choice: dict[str, Any]) -> str:
@@ -191,11 +217,14 @@ class Endpoint:
     port: int
     extra: dict[str, Any] = field(default_factory=dict)
     chat: bool = False
-    """Ask as a chat; else as a plain completion, where no template can differ between servers."""
+    """Ask a text as a chat of one message; else as a plain completion, where no template can differ between servers."""
 
-    def request(self, prompt: str, max_tokens: int) -> bytes:
+    def request(self, prompt: Prompt, max_tokens: int) -> bytes:
         """A request for a greedy, streamed answer of exactly `max_tokens` tokens."""
-        asked = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        if isinstance(prompt, str) and self.chat:
+            prompt = [{"role": "user", "content": prompt}]
+        chat = not isinstance(prompt, str)
+        asked: dict[str, object] = {"messages": list(prompt)} if chat else {"prompt": prompt}
         body = {
             **asked,
             "max_tokens": max_tokens,
@@ -205,7 +234,7 @@ class Endpoint:
             "stream_options": {"include_usage": True},
             **self.extra,
         }
-        path = "/v1/chat/completions" if self.chat else "/v1/completions"
+        path = "/v1/chat/completions" if chat else "/v1/completions"
         return http_post(path, json.dumps(body).encode())
 
 
@@ -219,7 +248,7 @@ def http_post(path: str, body: bytes) -> bytes:
 
 
 async def open_exchange(
-    endpoint: Endpoint, prompt: str, max_tokens: int, on_piece: Callable[[int], None] | None = None
+    endpoint: Endpoint, prompt: Prompt, max_tokens: int, on_piece: Callable[[int], None] | None = None
 ) -> Exchange:
     """Connect and send; the answer arrives in the background until `Exchange.ended`."""
     request = endpoint.request(prompt, max_tokens)
@@ -228,8 +257,8 @@ async def open_exchange(
     return exchange
 
 
-async def complete(endpoint: Endpoint, prompt: str, max_tokens: int) -> Answer:
-    """One whole streamed answer. Raises `AnswerError`, `OSError` or `TimeoutError`."""
+async def complete(endpoint: Endpoint, prompt: Prompt, max_tokens: int) -> Answer:
+    """One whole streamed answer. Raises `AnswerError`, also where it is shorter; `OSError` or `TimeoutError`."""
     exchange = await open_exchange(endpoint, prompt, max_tokens)
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -237,4 +266,7 @@ async def complete(endpoint: Endpoint, prompt: str, max_tokens: int) -> Answer:
     finally:
         # llama-server ends only once its clients have hung up.
         exchange.cut()
-    return parse(exchange.sent, exchange.pieces)
+    answer = parse(exchange.sent, exchange.pieces)
+    if answer.tokens != max_tokens:
+        raise AnswerError(f"an answer ended after {answer.tokens} of {max_tokens} tokens")
+    return answer

@@ -52,15 +52,16 @@ class Vocabulary(NamedTuple):
     merges: list[str]
 
 
-def write_with_tokenizer_of(source: Path, target: Path, shape: Shape = TINY) -> None:
-    """A model at `target` with the tokenizer and chat template of the GGUF at `source`."""
+def write_with_tokenizer_of(source: Path, target: Path, shape: Shape = TINY, template: str | None = None) -> None:
+    """A model at `target` with the tokenizer of the GGUF at `source` and its chat template, or `template`."""
     writer = _writer(target, shape)
     fields = gguf.GGUFReader(source).fields
     for name, field in fields.items():
         if name.startswith("tokenizer."):
             kind = field.types[0]
             sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, field.contents(), kind, sub_type)
+            own = template is not None and name == "tokenizer.chat_template"
+            writer.add_key_value(name, template if own else field.contents(), kind, sub_type)
     _add_tensors(writer, shape, len(fields["tokenizer.ggml.tokens"].data))
     _finish(writer)
 

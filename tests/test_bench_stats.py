@@ -172,6 +172,21 @@ def test_chat_chunks_count_content_and_not_the_role() -> None:
     assert (answer.text, answer.tokens) == ("a", 1)
 
 
+def test_cached_tokens_are_what_both_counts_say() -> None:
+    usage = {"prompt_tokens": 50, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 40}}
+
+    def answer(timings: dict[str, int]) -> Answer:
+        events = [*EVENTS[:3], {"choices": [], "usage": usage, "timings": timings}]
+        return parse(0.0, [(1.0, response(body(events), "Connection: close"))])
+
+    assert answer({"cache_n": 40, "prompt_n": 10}).cached_tokens == 40
+    assert answer({}).cached_tokens == 40
+    with pytest.raises(AnswerError, match="disagree"):
+        answer({"cache_n": 39, "prompt_n": 11})
+    with pytest.raises(AnswerError, match="disagree"):
+        answer({"cache_n": 40, "prompt_n": 50})
+
+
 def test_errors_are_raised_with_the_servers_words() -> None:
     with pytest.raises(AnswerError, match="queue is full"):
         parse(0.0, [(1.0, b'HTTP/1.1 429 Too Many\r\n\r\n{"error": "queue is full"}')])
@@ -198,7 +213,7 @@ def test_decoder_and_splitter_hold_back_what_is_incomplete() -> None:
 
 def test_gap_that_spans_the_end_of_the_window_counts() -> None:
     """A stall that ends with the long prompt's first token ends microseconds after it: leaving it out hid it all."""
-    answer = Answer(0.0, (1.0, 1.1, 5.0, 5.1), 4, 0, "")
+    answer = Answer(0.0, (1.0, 1.1, 5.0, 5.1), 4, 0, "", 0, 5.1)
     assert answer.gaps(1.05, 4.9) == pytest.approx([0.1, 3.9])
     assert len(answer.gaps()) == 3
 
