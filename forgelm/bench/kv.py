@@ -129,30 +129,21 @@ def run(job: Job, say: Say) -> Report:
     path = Path(job.config.model)
     header = read_header(path)
     specs = tuple(plan(job))
-    longest = max(spec.tokens for spec in specs)
-    tokenize = _tokenizer(path)
-    ids, rounds = lengthen(tokenize, job.prose, longest)
-    hidden = needles.make_needles(tokenize)
-    stacks = {spec.tokens: needles.hide(ids, hidden, spec.tokens) for spec in specs}
+    ids, rounds, stacks = _texts(path, job.prose, {spec.tokens for spec in specs})
     quality, problem = _quality(job, ids[: job.tokens[0]], say)
     sizes = _bytes_per_token(header, {spec.kv_type for spec in specs})
-    rows: list[Row] = []
-    for number, spec in enumerate(specs, 1):
-        say(f"{number} of {len(specs)}: {spec.tokens:,} tokens in {spec.kv_type} {spec.preset}".rstrip())
-        answer = _measure(job, spec, stacks[spec.tokens], say)
-        rows.append(_row(spec, answer, sizes.get(spec.kv_type)))
+    rows = tuple(_rows(job, specs, stacks, sizes, say))
     if not any(row.cell for row in rows):
         raise MachineError(f"nothing could be measured: {rows[0].problem}")
-    facts = _model_facts(path, header)
-    digest = hashlib.sha256(job.prose.text.encode()).hexdigest()
+    model = ModelFacts(path.name, path.stat().st_size, header.architecture, header.number("context_length", 0))
     return Report(
-        model=facts,
-        text=TextFacts(job.prose.source, digest, rounds),
+        model=model,
+        text=TextFacts(job.prose.source, hashlib.sha256(job.prose.text.encode()).hexdigest(), rounds),
         threads=job.config.threads,
         bytes_per_token=sizes,
         quality=quality,
-        rows=tuple(rows),
-        notes=(*_notes(job, facts, rounds, rows), *problem),
+        rows=rows,
+        notes=(*_notes(job, model, rounds, rows), *problem),
     )
 
 
@@ -165,13 +156,17 @@ def plan(job: Job) -> Iterator[Spec]:
             yield Spec(preset.context, kv_type, preset.parallel, name)
 
 
-def _tokenizer(path: Path) -> Callable[..., tuple[int, ...]]:
+def _texts(path: Path, prose: Prose, lengths: set[int]) -> tuple[tuple[int, ...], int, dict[int, needles.Haystack]]:
+    """The longest text's ids, in how many rounds it was made, and for each length the text with its needles."""
     vocabulary = Vocabulary.open(path)
 
     def tokenize(text: str, *, start: bool) -> tuple[int, ...]:
         return tuple(vocabulary.tokenize(text, add_special=start, parse_special=False))
 
-    return tokenize
+    ids, rounds = lengthen(tokenize, prose, max(lengths))
+    hidden = needles.make_needles(tokenize)
+    vocabulary.close()
+    return ids, rounds, {tokens: needles.hide(ids, hidden, tokens) for tokens in lengths}
 
 
 def _quality(job: Job, ids: tuple[int, ...], say: Say) -> tuple[tuple[Quality, ...], tuple[str, ...]]:
@@ -181,6 +176,18 @@ def _quality(job: Job, ids: tuple[int, ...], say: Say) -> tuple[tuple[Quality, .
     if isinstance(answer, Qualities):
         return answer.types, ()
     return (), (f"The types' quality couldn't be compared: {answer.reason if isinstance(answer, Failed) else answer}.",)
+
+
+def _rows(
+    job: Job, specs: tuple[Spec, ...], stacks: Mapping[int, needles.Haystack], sizes: Mapping[str, int], say: Say
+) -> Iterator[Row]:
+    for number, spec in enumerate(specs, 1):
+        say(f"{number} of {len(specs)}: {spec.tokens:,} tokens in {spec.kv_type} {spec.preset}".rstrip())
+        answer = _measure(job, spec, stacks[spec.tokens], say)
+        cell = answer if isinstance(answer, Cell) else None
+        kv_bytes = sizes[spec.kv_type] * cell.cells if cell and sizes else None
+        problem = answer.reason if isinstance(answer, Failed) else ""
+        yield Row(spec.preset, spec.tokens, spec.kv_type, spec.slots, kv_bytes, cell, problem)
 
 
 def _measure(job: Job, spec: Spec, haystack: needles.Haystack, say: Say) -> Answer:
@@ -196,13 +203,6 @@ def _measure(job: Job, spec: Spec, haystack: needles.Haystack, say: Say) -> Answ
     return ask(msgspec.structs.replace(request, copies=True))
 
 
-def _row(spec: Spec, answer: Answer, per_token: int | None) -> Row:
-    cell = answer if isinstance(answer, Cell) else None
-    kv_bytes = per_token * cell.cells if cell and per_token is not None else None
-    problem = answer.reason if isinstance(answer, Failed) else ""
-    return Row(spec.preset, spec.tokens, spec.kv_type, spec.slots, kv_bytes, cell, problem)
-
-
 def _bytes_per_token(header: Header, kv_types: set[str]) -> dict[str, int]:
     """Bytes of one token's keys and values, by type; nothing for layouts that aren't known."""
     try:
@@ -213,11 +213,7 @@ def _bytes_per_token(header: Header, kv_types: set[str]) -> dict[str, int]:
     return {kv_type: kv_per_token(shape, kv_type) for kv_type in sorted(kv_types)}
 
 
-def _model_facts(path: Path, header: Header) -> ModelFacts:
-    return ModelFacts(path.name, path.stat().st_size, header.architecture, header.number("context_length", 0))
-
-
-def _notes(job: Job, model: ModelFacts, rounds: int, rows: list[Row]) -> Iterator[str]:
+def _notes(job: Job, model: ModelFacts, rounds: int, rows: tuple[Row, ...]) -> Iterator[str]:
     yield f"Text: {job.prose.source}."
     if rounds > 1:
         yield f"It is too short and was taken {rounds} times, its paragraphs in another order each time."
