@@ -17,7 +17,7 @@ from forgelm.engine.routes import MIN_SHARED, Costs, Route, Shape, find_route
 from forgelm.engine.tiers import ARCHIVE_AFTER, Tiers
 
 MIN_SPACING = 32
-"""Tokens between two checkpoints at least, unless one is the system prompt's end or the prompt's last."""
+"""Tokens between two checkpoints at least, but for the system prompt's and the prompt's last: each one costs a step."""
 LEAST_INTERVAL = 256
 """Tokens between two checkpoints of a long text at least, where nothing else asks for one."""
 
@@ -327,7 +327,8 @@ class Memory:
         marks: list[int] = []
         for depth in wanted:
             previous = marks[-1] if marks else start
-            if depth == wanted[0] or depth == wanted[-1] or depth - previous >= MIN_SPACING:
+            first = not (start or marks)
+            if first or depth == wanted[-1] or depth - previous >= MIN_SPACING:
                 marks.append(depth)
         if start + MIN_SPACING <= route.agreed < length and route.agreed not in marks:
             insort(marks, route.agreed)

@@ -84,7 +84,8 @@ class Tiers:
 
     def drop_all(self) -> None:
         """Forget everything in RAM."""
-        for kept in list(self._in_ram.values()):
+        while self._in_ram:
+            kept = next(iter(self._in_ram.values()))
             self.drop(kept)
             self.forget_if_gone(kept)
 

@@ -78,7 +78,7 @@ class Life:
 @pytest.mark.parametrize("split", [False, True], ids=["attention", "hybrid"])
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_answers_are_those_of_a_request_alone(switch: str, split: bool) -> None:
-    for seed in range(12):
+    for seed in range(20):
         harness = Harness(
             cells=220, slots=3, n_ubatch=32, split=split, cache=SWITCHES[switch], host_bytes=STATE_BYTES * 8
         )
