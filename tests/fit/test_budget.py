@@ -63,7 +63,6 @@ def test_without_a_card_nothing_goes_on_one() -> None:
         (Cache(host_bytes=30 * GIB), 8 * GIB, 4 * GIB),
         (Cache(host_tier=False), 8 * GIB, 2 * GIB),
         (Cache(prefix_cache=False), 8 * GIB, 0),
-        (Cache(prefix_cache=False), 8 * GIB, 0),
         (Cache(), -GIB, 0),
     ],
 )
