@@ -205,8 +205,9 @@ class Memory:
         for kept in list(self._kept):
             self._drop_slot(kept)
 
-    def take_in(self, moves: Moves, now: float) -> None:
-        """What a step's memory operations came to."""
+    def take_in(self, moves: Moves, row_seconds: float, now: float) -> None:
+        """What a step's memory operations came to, and what computing a token takes by now."""
+        self._costs.row_seconds = row_seconds
         self._costs.observe(moves.bytes, moves.seconds)
         self._tiers.take_in(moves, now)
 
@@ -216,7 +217,7 @@ class Memory:
         """Write one finished sequence, left alone for a while or `at_once`, to disk; False when there is none."""
         for kept in self._kept:
             if (at_once or now - kept.last_used >= ARCHIVE_AFTER) and self._tiers.worth_archiving(kept, now):
-                if not kept.key and not self._save(kept, now):
+                if not kept.key and not self._save(kept, self._tiers.not_on_disk(kept), now):
                     continue
                 self._tiers.archive(kept, now)
                 for node, _ in self._tree.match(kept.tokens):
@@ -286,12 +287,13 @@ class Memory:
     def _evict(self, kept: Holder, now: float) -> None:
         """Take `kept` off the device, to RAM if that pays."""
         if self._cache.host_tier and not kept.key:
-            self._save(kept, now)
+            self._save(kept, self._tiers.unshared(kept), now)
         self._drop_slot(kept)
 
-    def _save(self, kept: Holder, now: float) -> bool:
+    def _save(self, kept: Holder, tokens: int, now: float) -> bool:
+        """Copy `kept` to RAM if that costs less than computing the `tokens` again that would be lost otherwise."""
         size = self.shape.bytes(kept.computed)
-        return self._tiers.worth_copying(kept, size) and self._tiers.save(kept, kept.slot, size, now)
+        return self._tiers.worth_copying(size, tokens) and self._tiers.save(kept, kept.slot, size, now)
 
     def _drop_slot(self, kept: Holder) -> None:
         self._kept.remove(kept)

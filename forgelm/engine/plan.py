@@ -156,7 +156,9 @@ class Moves:
     fetched: tuple[tuple[int, int], ...] = ()
     """(key, bytes) of files that were read; −1 for one that is gone or broken."""
     forgotten: tuple[str, ...] = ()
-    """Files that are on disk no more."""
+    """Files that are on disk no more, or never got there."""
+    disk_failed: bool = False
+    """A write failed."""
     lost: bool = False
     """A `Restore` found no room. Of what followed, all that touches slots was left undone: wipe every one of them."""
 

@@ -39,7 +39,7 @@ class Costs:
 
     def __init__(self, row_seconds: float) -> None:
         self.row_seconds = row_seconds
-        """One prefill row; the scheduler keeps it up to date."""
+        """One prefill row; kept up to date by the owner."""
         self._byte_seconds = _FIRST_BYTE_SECONDS
 
     def observe(self, moved: int, seconds: float) -> None:

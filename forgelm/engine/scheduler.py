@@ -184,7 +184,7 @@ class Scheduler:
         Raises `BackendBroken` when steps keep failing.
         """
         deltas, self._endings = self._endings, []
-        self.memory.take_in(outcome.moves, now)
+        self.memory.take_in(outcome.moves, self._pacer.row_seconds, now)
         if outcome.moves.lost:
             self._lose_device(now)
         decodes = zip(plan.decodes, self._in_flight, outcome.results, strict=False)

@@ -19,7 +19,7 @@ ARCHIVE_AFTER = 3.0
 """Seconds that a finished sequence is left alone before it is written to disk: its next turn may be near."""
 
 DISK_RESTS = 5.0
-"""Seconds without a write once the disk has refused one."""
+"""Seconds without a write once the disk has refused one, or failed."""
 
 
 class Tiers:
@@ -72,9 +72,9 @@ class Tiers:
         self._push(Save(slot, kept.key, whole=isinstance(kept, Holder)))
         return True
 
-    def worth_copying(self, kept: Holder, size: int) -> bool:
-        """Whether saving and loading takes less time than computing again."""
-        return 2 * self._costs.copy(size) < self._costs.compute(self.unshared(kept))
+    def worth_copying(self, size: int, tokens: int) -> bool:
+        """Whether saving and loading `size` bytes takes less time than computing `tokens` again."""
+        return 2 * self._costs.copy(size) < self._costs.compute(tokens)
 
     def drop(self, kept: Kept) -> None:
         """Forget the copy in RAM."""
@@ -130,7 +130,11 @@ class Tiers:
             return False
         if isinstance(kept, Checkpoint):
             return True
-        return self._beyond(kept, lambda other: bool(other.name) or other in self._archiving.values()) >= MIN_ARCHIVED
+        return self.not_on_disk(kept) >= MIN_ARCHIVED
+
+    def not_on_disk(self, kept: Holder) -> int:
+        """Tokens that the disk has from nobody. Two chats with a common beginning both lack it until one is written."""
+        return self._beyond(kept, lambda other: bool(other.name) or other in self._archiving.values())
 
     def fetch(self, parts: list[Kept]) -> None:
         """Begin to read what is on disk alone."""
@@ -154,9 +158,9 @@ class Tiers:
                 self._take(kept)
                 self.forget_if_gone(kept)
         self._saving.clear()
+        if moves.disk_failed or not all(name for _, name in moves.archived):
+            self._disk_rests = now + DISK_RESTS
         for key, name in moves.archived:
-            if not name:
-                self._disk_rests = now + DISK_RESTS
             self._archived(self._archiving.pop(key, None), name)
         for key, size in moves.fetched:
             self._fetched(self._fetching.pop(key, None), key, size, now)

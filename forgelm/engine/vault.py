@@ -22,6 +22,7 @@ class _Report:
     seconds: float = 0.0
     bytes: int = 0
     lost: bool = False
+    disk_failed: bool = False
 
 
 class Vault:
@@ -114,6 +115,7 @@ class Vault:
             match end:
                 case Written(name, ok) if not ok:
                     self._report.forgotten.append(name)
+                    self._report.disk_failed = True
                 case Evicted(name):
                     self._report.forgotten.append(name)
                 case Loaded():
@@ -138,5 +140,6 @@ class Vault:
             tuple(report.archived),
             tuple(report.fetched),
             tuple(report.forgotten),
+            report.disk_failed,
             report.lost,
         )

@@ -64,14 +64,16 @@ class Harness:
         room: int = 0,
         cache: Cache = NO_CACHE,
         host_bytes: int = 0,
+        files: dict[str, tuple[bool, list[int]]] | None = None,
     ) -> None:
         """`room`: cells that the backend really has, when that is not what the scheduler was told.
 
-        `slots` run at once; `cache` adds its `sequences` to them.
+        `files` is what a former process left on disk. `slots` run at once; `cache` adds its `sequences` to them.
         """
         settings = FakeSettings(step=step, row=row, context=room or cells, slots=slots)
         kept = cache.kept_sequences(slots, recurrent=split)
         self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split, kept=kept)
+        self.backend.files |= files or {}
         self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row, cells=CellCost(cache.device_cells or None))
         self.memory = Memory(
             Shape(cells, split, CELL_BYTES, STATE_BYTES if split else 0),
@@ -79,6 +81,7 @@ class Harness:
             cache=cache,
             costs=Costs(row),
             host_bytes=host_bytes,
+            archived=self.backend.archived(),
         )
         self.scheduler = Scheduler(self.memory, self.pacer, parallel=slots, split_batches=split)
         self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
