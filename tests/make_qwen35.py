@@ -157,7 +157,7 @@ def _add_delta_net(weights: "_Weights", shape: Shape, prefix: str) -> None:
     weights.random(prefix + "attn_gate.weight", shape.hidden, values)
     weights.random(prefix + "ssm_conv1d.weight", CONV_KERNEL, mixed, scale=0.5)
     weights.random(prefix + "ssm_dt.bias", shape.linear_v_heads, scale=0.1)
-    weights.decay(prefix + "ssm_a", shape.linear_v_heads)
+    weights.random(prefix + "ssm_a", shape.linear_v_heads, scale=0.1)
     weights.random(prefix + "ssm_beta.weight", shape.hidden, shape.linear_v_heads)
     weights.random(prefix + "ssm_alpha.weight", shape.hidden, shape.linear_v_heads)
     weights.ones(prefix + "ssm_norm.weight", shape.linear_dim)
@@ -173,10 +173,6 @@ class _Weights:
 
     def ones(self, name: str, size: int) -> None:
         self._writer.add_tensor(name, np.ones(size, np.float32))
-
-    def decay(self, name: str, heads: int) -> None:
-        """Negative, as −exp(A) is: a state that grows instead is NaN after some thousand tokens."""
-        self._writer.add_tensor(name, -np.abs(self._rng.standard_normal(heads, dtype=np.float32)) * np.float32(0.1))
 
     def random(self, name: str, *shape: int, scale: float | None = None) -> None:
         """Normal with a deviation of `scale`, 1/√inputs where none is given. Q8_0 where the rows allow it."""
