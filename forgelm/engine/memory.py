@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forgelm.config import Cache
 from forgelm.engine.cells import CellLedger
-from forgelm.engine.plan import Fork, Moves, Operation, Restore, Tokens, Trim
+from forgelm.engine.plan import Fork, Moves, Operation, Restore, Save, Tokens, Trim
 from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, PrefixTree
 from forgelm.engine.routes import MIN_SHARED, Costs, Route, Shape, find_route
 from forgelm.engine.tiers import ARCHIVE_AFTER, Tiers
@@ -201,6 +201,9 @@ class Memory:
 
     def lose_device(self) -> None:
         """Nothing on the device can be trusted any more; the caller closes what runs."""
+        # What was to be saved before the next decode is damaged by now.
+        self._operations[:] = [operation for operation in self._operations if not isinstance(operation, Save)]
+        self._tiers.cancel_saves()
         self._operations += [Trim(slot) for slot in self._free]
         for kept in list(self._kept):
             self._drop_slot(kept)
@@ -215,21 +218,27 @@ class Memory:
 
     def archive_next(self, now: float, *, at_once: bool = False) -> bool:
         """Write one finished sequence, left alone for a while or `at_once`, to disk; False when there is none."""
-        for kept in self._kept:
+        for kept in self._finished():
             if (at_once or now - kept.last_used >= ARCHIVE_AFTER) and self._tiers.worth_archiving(kept, now):
-                if not kept.key and not self._save(kept, self._tiers.not_on_disk(kept), now):
+                copied = bool(kept.key)
+                if not copied and not self._save(kept, self._tiers.not_on_disk(kept), now):
                     continue
                 self._tiers.archive(kept, now)
                 for node, _ in self._tree.match(kept.tokens):
                     if node.checkpoint is not None:
                         self._tiers.archive(node.checkpoint, now)
-                self._tiers.drop(kept)
+                if not copied:
+                    self._tiers.drop(kept)
                 return True
         return False
 
     def archives_later(self, now: float) -> bool:
         """Whether `archive_next` will have something to do once some time has passed."""
-        return any(self._tiers.worth_archiving(kept, now) for kept in self._kept)
+        return any(self._tiers.worth_archiving(kept, now) for kept in self._finished())
+
+    def _finished(self) -> list[Holder]:
+        """Finished sequences on the device, then those in RAM alone."""
+        return [*self._kept, *(kept for kept in self._tiers.holders_in_ram() if kept.slot == NO_SLOT)]
 
     # --- pieces ---
 

@@ -89,6 +89,18 @@ class Tiers:
             self.drop(kept)
             self.forget_if_gone(kept)
 
+    def cancel_saves(self) -> None:
+        """Forget copies that were asked for and not made."""
+        saving, self._saving = self._saving, {}
+        for key, kept in saving.items():
+            if kept.key == key:
+                self._take(kept)
+                self.forget_if_gone(kept)
+
+    def holders_in_ram(self) -> list[Holder]:
+        """Whole sequences that have a copy in RAM."""
+        return [kept for kept in self._in_ram.values() if isinstance(kept, Holder)]
+
     def fit(self, now: float) -> None:
         """Drop the least worthy until the limit holds."""
         self._make_room(0, float("inf"), now)
@@ -153,11 +165,7 @@ class Tiers:
                 self.bytes += size - kept.bytes
                 kept.bytes = size
         # What is left here was never done: see `Moves.lost`.
-        for key, kept in self._saving.items():
-            if kept.key == key:
-                self._take(kept)
-                self.forget_if_gone(kept)
-        self._saving.clear()
+        self.cancel_saves()
         if moves.disk_failed or not all(name for _, name in moves.archived):
             self._disk_rests = now + DISK_RESTS
         for key, name in moves.archived:

@@ -22,8 +22,6 @@ MAX_MARKS = 65_536
 """Texts of more marks aren't cut. No chat that is served has as many, and finding a million takes a second."""
 _LONGEST_REST = 4096
 """Characters at the end of an answer that are tokenized to remember it; more would hold up other requests."""
-
-
 _UNSURE = 16
 """Of the last pieces of a stream, each may be the last one that a client got."""
 

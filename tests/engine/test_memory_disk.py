@@ -71,3 +71,17 @@ def test_a_file_that_is_gone_costs_a_computation_and_nothing_else() -> None:
     again.run()
     again.check_answers()
     assert again.ended[1].cached == 0
+
+
+def test_what_lies_in_ram_alone_is_written_too() -> None:
+    """Eight chats over six slots: two have left the device by the time the engine stops."""
+    served = harness()
+    for number in range(1, 9):
+        served.add(number, 200, max_tokens=3)
+        served.run()
+    assert len(served.memory._kept) == 8 - len(served.memory._tiers.holders_in_ram()) < 8
+    assert len(archive_all(served)) == 8
+    again = harness(files=dict(served.backend.files))
+    again.add(1, 200, max_tokens=3)
+    again.run()
+    assert again.ended[1].cached == 199
