@@ -5,14 +5,41 @@ reused, a fork happens before its source moves on, and on hybrid models decode r
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.ipc.messages import Sampling
+from forgelm.ipc.messages import Sampling, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
 Tokens = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.int32]
+"""One bit per token of the vocabulary, lowest first, shape (⌈vocabulary / 32⌉,): set where it may be drawn."""
+
+
+class Matcher(Protocol):
+    """A grammar's state for one choice. Read while a step runs; the scheduler alone advances it, between steps."""
+
+    def mask(self) -> Mask | None:
+        """Which tokens may follow, valid until the matcher is advanced; None: all of them.
+
+        Raises `MatchFailed` when the grammar can't be compiled or followed any further.
+        """
+
+    def advance(self, token: int) -> None:
+        """Take in a token that was drawn or forced. Raises `MatchFailed` for one that the grammar doesn't allow."""
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must follow, if only one way is left; they still have to be taken in."""
+
+    @property
+    def finished(self) -> bool:
+        """The answer is complete and nothing may follow but its end."""
+
+
+class MatchFailed(Exception):
+    """A grammar can't be compiled or followed: its request ends with this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +50,34 @@ class Draw:
     choice: int
     index: int
     """How many tokens this choice has generated so far; with seed and choice it fixes the random number."""
-    generated: Tokens
-    """What this choice has generated (for penalties), shape (index,). Read during the step, owned by the sequence."""
+    tokens: Tokens
+    """Prompt and answer so far, shape (n,). Read during the step, owned by the sequence."""
+    banned: tuple[int, ...] = ()
+    """Ids that must not be drawn now."""
+    fixed: int = -1
+    """The token that follows whatever the logits say; drawn only for its log-probability. −1: none."""
+    logprobs: int = -1
+    """How many alternatives to report; −1: no log-probabilities."""
+    matcher: Matcher | None = None
+    mu: float = 0.0
+    """Mirostat's state."""
+
+    @property
+    def generated(self) -> Tokens:
+        """The answer so far, shape (index,), a view."""
+        return self.tokens[len(self.tokens) - self.index :]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token, and what goes with it."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None
+    mu: float = 0.0
+    """Mirostat's state after this token."""
+    problem: str = ""
+    """Why there is no token: nothing that may be drawn is left, or its grammar failed. `token` is −1 then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +188,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """One decode's outcome: `tokens` holds the token drawn for each span, None where none was asked or it failed."""
+    """One decode's outcome: `drawn` is what was drawn for each span, None where nothing was asked or it failed."""
 
     status: DecodeStatus
-    tokens: tuple[int | None, ...]
+    drawn: tuple[Drawn | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Sampling(Message, frozen=True):
     """How one sequence draws its tokens. Values are validated by the API; the engine trusts them.
 
-    Order: presence penalty, temperature, min-p, top-k, top-p, draw (vLLM's, which the Qwen3.5 cards assume).
+    Order: bias, penalties (repetition, frequency, presence, DRY), temperature, top-n-sigma, min-p, top-k, typical,
+    top-p, XTC, draw: vLLM's where it has them, which the Qwen3.5 cards assume. Mirostat takes the place of all that cuts.
     """
 
     temperature: float = 1.0
@@ -35,13 +36,50 @@ class Sampling(Message, frozen=True):
     """Subtracted from the logit of each token that this sequence has generated (prompt tokens don't count)."""
     seed: int = 0
     """Random numbers derive from (seed, choice, token index), so recomputing a sequence draws the same ones."""
+    frequency_penalty: float = 0.0
+    """Like presence, times how often the token was generated."""
+    repetition_penalty: float = 1.0
+    """Divides the positive and multiplies the negative logits of all tokens seen, in prompt and answer; 1 is off."""
+    penalty_window: int = 0
+    """llama.cpp's `repeat_last_n`: all three penalties count over the last so many tokens, prompt included. 0: as above;
+    −1: over everything."""
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    """Logits further below the highest than so many standard deviations are cut; 0 is off."""
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    """0 is off."""
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_window: int = -1
+    """Tokens looked back at; −1 is all, 0 is off."""
+    dry_breakers: bytes = b""
+    """Ids of tokens that end a repetition, little-endian int32."""
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit)."""
 
 
 class Constraint(Message, frozen=True):
     """A grammar the answer must follow, as text; the engine compiles it."""
 
-    kind: Literal["json_schema", "regex", "lark"]
     grammar: str
+    """llguidance's Lark, or its JSON form of a grammar."""
+    triggers: tuple[int, ...] = ()
+    """The grammar begins with the first of these ids that is generated, and takes that as its first token; until then
+    everything is allowed. Empty: it begins at once."""
+
+
+class Budget(Message, frozen=True):
+    """A bound on thinking: when `tokens` were generated without one of `ends`, `closing` follows by force."""
+
+    tokens: int
+    ends: tuple[int, ...]
+    """Ids that end the thinking by themselves."""
+    closing: tuple[int, ...]
 
 
 class Generate(Message, tag="generate", frozen=True):
@@ -57,15 +95,21 @@ class Generate(Message, tag="generate", frozen=True):
     boundaries: tuple[int, ...] = ()
     """Prompt positions, ascending, up to which later requests may have the same tokens; hybrids leave a state there."""
     choices: int = 1
+    """Answers wanted; each ends on its own."""
     logprobs: int = -1
     """How many alternatives to report per token; −1 is off."""
     constraint: Constraint | None = None
+    min_tokens: int = 0
+    """Until so many are generated no stop token is drawn."""
+    budget: Budget | None = None
 
 
 class Abort(Message, tag="abort", frozen=True):
-    """Forget a request. Harmless for an id that has ended or never was."""
+    """Forget a request, or one choice of it. Harmless for what has ended or never was."""
 
     id: int
+    choice: int = -1
+    """−1 is all of them."""
 
 
 class Drain(Message, tag="drain", frozen=True):
@@ -132,10 +176,12 @@ class Working(Message, tag="working", frozen=True):
 
 
 class TokenLogprobs(Message, frozen=True):
-    """One generated token's log-probability and the likeliest alternatives."""
+    """One generated token's log-probability and the likeliest alternatives: log-softmax of the model's own logits,
+    before any bias, penalty, temperature or grammar."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
+    """(token id, log-probability), likeliest first."""
 
 
 class Timings(Message, frozen=True):
@@ -157,6 +203,7 @@ class Delta(Message, frozen=True):
     """Set exactly once per choice, on its last delta."""
     choice: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
+    """One per token of `tokens`, where asked for."""
     cached: int = 0
     """Prompt tokens taken from memory instead of computed; on every delta with tokens, and on the last."""
     timings: Timings | None = None
