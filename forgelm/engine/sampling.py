@@ -1,49 +1,214 @@
-"""Picking a token from a row of logits, on the host, in NumPy.
+"""Picking a token, on the host, in NumPy: from a row of logits, or from a few of its highest.
 
-Order: presence penalty, temperature, min-p, top-k, top-p, draw: vLLM's order, which the Qwen3.5 cards' values assume.
-Random numbers are a hash of (seed, choice, index): counter-based, so that recomputing a preempted sequence or
-replaying a request draws the same ones whatever else ran beside it.
+The order is that of `messages.Sampling`. Random numbers are a hash of (seed, choice, index): counter-based, so that
+recomputing a preempted sequence or replaying a request draws the same ones whatever else ran beside it.
+
+With a top-k the candidates are put in order of their logits before the draw, so that the same number means the same
+token whether the whole row was there or not.
 """
 
+import math
 import struct
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.engine.plan import Draw, Tokens
-
-Logits = npt.NDArray[np.float32]
+from forgelm.engine import mirostat
+from forgelm.engine.logprobs import token_logprobs
+from forgelm.engine.masks import allows_few, are_allowed, gathered, is_allowed, struck_out
+from forgelm.engine.penalties import changes_logits, only_lowers, penalised
+from forgelm.engine.plan import Draw, Drawn, Mask, Matcher, MatchFailed
+from forgelm.engine.pool import Logits, Pool, ranked, top_k_ids
+from forgelm.engine.truncation import nucleus, ranked_nucleus, typical, within_sigma, without_top_choices
+from forgelm.ipc.messages import Sampling
 
 _COUNTER = struct.Struct("<QII")
 GREEDY_BELOW = 1e-5
 """Temperatures below count as 0: what they tell apart is finer than a float32 logit, and 1e-46 is 0 in float32."""
-FIRST_NUCLEUS = 64
-"""Entries among which a nucleus is looked for first."""
-_BLOCK = 256
-"""Entries per block of the exact top-k: the k highest lie in the k blocks with the highest maxima."""
+MOST_RANKED = 1024
+"""The highest top-k whose candidates are put in order; sorting more would take longer than it is worth."""
+_SPARE = 44
+"""Logits looked at besides the top-k, so that enough are left when some are forbidden or penalised."""
+_XTC = b"xtc"
+"""The stream of random numbers that decides whether XTC acts."""
+NOTHING_LEFT = "no token is left that may be drawn"
+NOT_NUMBERS = "the model computed logits that are no numbers"
 
 
-def draw_token(logits: Logits, draw: Draw) -> int:
+def draw_token(logits: Logits, draw: Draw) -> Drawn:
     """The next token given `logits`, shape (vocabulary,), which is left unchanged."""
+    drawn = Drawn(draw.fixed, mu=draw.mu) if draw.fixed >= 0 else _draw(logits, draw)
+    if draw.logprobs < 0 or drawn.token < 0:
+        return drawn
+    return replace(drawn, logprobs=token_logprobs(logits, drawn.token, draw.logprobs))
+
+
+def _draw(logits: Logits, draw: Draw) -> Drawn:
+    try:
+        mask = None if draw.matcher is None else draw.matcher.mask()
+    except MatchFailed as failure:
+        return Drawn(-1, mu=draw.mu, problem=str(failure))
+    changes, greedy = changes_logits(draw), _is_greedy(draw.sampling)
+    if greedy and not changes:
+        best = int(logits.argmax())
+        if (mask is None or is_allowed(mask, best)) and np.isfinite(logits[best]):
+            return Drawn(best, mu=draw.mu)
+    if mask is not None and allows_few(mask, len(logits)):
+        pool = gathered(logits, mask)
+    else:
+        # A whole row is soon searched for its best, but slowly copied and struck out.
+        if mask is not None or (changes and not greedy):
+            drawn = _draw_from_highest(logits, mask, draw)
+            if drawn is not None:
+                return drawn
+        pool = Pool(None, logits if mask is None else struck_out(logits, mask))
+    return _choose(penalised(pool, draw) if changes else pool, draw, len(logits))
+
+
+def _draw_from_highest(logits: Logits, mask: Mask | None, draw: Draw) -> Drawn | None:
+    """Draws from some of the highest logits, None where these can't be shown to be enough."""
+    k = _SPARE + (1 if _is_greedy(draw.sampling) else draw.sampling.top_k)
+    if k >= len(logits) or not fits_candidates(draw.sampling, -1, None, k):
+        return None
+    ids = top_k_ids(logits, k)
+    pool = Pool(ids, logits[ids])
+    floor = pool.logits.min(initial=np.inf)
+    if mask is not None:
+        pool.logits[~are_allowed(mask, ids)] = -np.inf
+    return _choose_above(floor, penalised(pool, draw), draw)
+
+
+def fits_candidates(sampling: Sampling, logprobs: int, matcher: Matcher | None, k: int) -> bool:
+    """Whether `draw_candidates` can draw from a row's `k` highest logits alone, as long as penalties leave enough of
+    them; decided before the step. `logprobs` is `Draw.logprobs`."""
+    if matcher is not None or logprobs >= 0 or not only_lowers(sampling):
+        return False
+    if _is_greedy(sampling):
+        return True
+    # These need all of the row: its deviation, its normaliser.
+    if sampling.top_n_sigma > 0.0 or sampling.mirostat:
+        return False
+    return 0 < sampling.top_k <= min(k, MOST_RANKED)
+
+
+def draw_candidates(ids: npt.NDArray[np.int32], logits: Logits, draw: Draw) -> Drawn | None:
+    """What `draw_token` returns for the row whose highest logits these are, shape (k,) both, in any order.
+
+    None where they don't tell: the request doesn't fit (`fits_candidates`), penalties have taken so many candidates
+    below the lowest that others of the row would come in, or the token drawn is as high as the lowest, so that one
+    outside may be as high with a lower id.
+    """
     sampling = draw.sampling
-    if sampling.presence_penalty:
-        logits = _penalised(logits, draw.generated, sampling.presence_penalty)
-    if sampling.temperature < GREEDY_BELOW:
-        return int(logits.argmax())
-    ids, candidates = _candidates(logits, sampling.top_k)
-    weights = _weights(candidates, sampling.temperature)
+    if not fits_candidates(sampling, draw.logprobs, draw.matcher, len(ids)):
+        return None
+    if draw.fixed >= 0:
+        return Drawn(draw.fixed, mu=draw.mu)
+    order = np.argsort(ids)
+    pool = Pool(ids[order].astype(np.intp), logits[order])
+    return _choose_above(logits.min(), penalised(pool, draw) if changes_logits(draw) else pool, draw)
+
+
+def _choose_above(floor: np.float32, pool: Pool, draw: Draw) -> Drawn | None:
+    """Draws as if there were other tokens with logits up to `floor`; None where they could make a difference."""
+    sampling = draw.sampling
+    if np.isnan(floor) or not len(pool.logits):
+        return None
+    pool = ranked(pool, 1 if _is_greedy(sampling) else sampling.top_k)
+    highest, lowest = pool.logits[0], pool.logits[-1]
+    if not floor < highest < np.inf or (lowest < floor and not _cuts(sampling, highest, floor)):
+        return None
+    at = 0 if _is_greedy(sampling) else _pick(pool.logits, highest, draw, in_order=True)
+    return Drawn(pool.token(at), mu=draw.mu) if pool.logits[at] > floor else None
+
+
+def _cuts(sampling: Sampling, highest: np.float32, logit: np.float32) -> bool:
+    """Whether min-p cuts `logit` and all below; not said where rounding might decide."""
+    return math.exp((float(logit) - float(highest)) / sampling.temperature) < sampling.min_p * 0.999
+
+
+def _is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature < GREEDY_BELOW
+
+
+def _choose(pool: Pool, draw: Draw, vocabulary: int) -> Drawn:
+    """Draws from a pool whose logits are what they shall be."""
+    sampling, in_order = draw.sampling, False
+    if _is_greedy(sampling):
+        pool = ranked(pool, 1)
+    elif not sampling.mirostat:
+        pool, in_order = _top(pool, sampling)
+    highest = pool.logits.max(initial=-np.inf)
+    if not np.isfinite(highest):
+        return Drawn(-1, mu=draw.mu, problem=NOTHING_LEFT if highest == -np.inf else NOT_NUMBERS)
+    if _is_greedy(sampling):
+        return Drawn(pool.token(0), mu=draw.mu)
+    if sampling.mirostat:
+        return _by_mirostat(pool, highest, draw, vocabulary)
+    return Drawn(pool.token(_pick(pool.logits, highest, draw, in_order=in_order)), mu=draw.mu)
+
+
+def _top(pool: Pool, sampling: Sampling) -> tuple[Pool, bool]:
+    """What top-n-sigma and top-k leave, and whether it is in the order of its logits. min-p, which comes between them,
+    cuts from below as top-k does, so it may as well come later."""
+    if sampling.top_n_sigma > 0.0:
+        pool = Pool(pool.ids, within_sigma(pool.logits, sampling.top_n_sigma))
+    if sampling.top_k <= 0:
+        return pool, False
+    if sampling.top_k <= MOST_RANKED:
+        return ranked(pool, sampling.top_k), True
+    places = top_k_ids(pool.logits, sampling.top_k)
+    return Pool(places if pool.ids is None else pool.ids[places], pool.logits[places]), False
+
+
+def _pick(logits: Logits, highest: np.float32, draw: Draw, *, in_order: bool) -> int:
+    """The index drawn, after everything that cuts by probability. `in_order`: the logits descend."""
+    sampling, kept = draw.sampling, None
+    distances = _distances(logits, highest, sampling.temperature)
+    weights: Logits = np.exp(distances)
     if sampling.min_p > 0.0:
         weights[weights < sampling.min_p] = 0.0
-    if sampling.top_p < 1.0:
-        kept = _nucleus(weights, sampling.top_p)
+    if sampling.typical_p < 1.0:
+        kept = typical(weights, distances, sampling.typical_p)
         weights = weights[kept]
-        ids = kept if ids is None else ids[kept]
-    at = _pick(weights, uniform(sampling.seed, draw.choice, draw.index))
-    return at if ids is None else int(ids[at])
+    if sampling.top_p < 1.0 and in_order:
+        weights = weights[: ranked_nucleus(weights, sampling.top_p)]
+    elif sampling.top_p < 1.0:
+        most = nucleus(weights, sampling.top_p)
+        weights = weights[most]
+        kept = most if kept is None else kept[most]
+    if _excludes_top_choices(draw):
+        weights = without_top_choices(weights, sampling.xtc_threshold)
+    at = _at(weights, uniform(sampling.seed, draw.choice, draw.index))
+    return at if kept is None else int(kept[at])
 
 
-def _pick(weights: Logits, point: float) -> int:
+def _distances(logits: Logits, highest: np.float32, temperature: float) -> Logits:
+    """Logarithms of the probabilities at `temperature`, but for a constant: the highest is 0."""
+    # Distances to the highest, so that nothing grows; one that float32 can't hold is infinite, which is right.
+    with np.errstate(over="ignore"):
+        distances: Logits = (logits - highest) / np.float32(temperature)
+    return distances
+
+
+def _excludes_top_choices(draw: Draw) -> bool:
+    sampling = draw.sampling
+    if sampling.xtc_probability <= 0.0 or sampling.xtc_threshold > 0.5:
+        return False
+    return uniform(sampling.seed, draw.choice, draw.index, _XTC) < sampling.xtc_probability
+
+
+def _by_mirostat(pool: Pool, highest: np.float32, draw: Draw, vocabulary: int) -> Drawn:
+    sampling = draw.sampling
+    weights: Logits = np.exp(_distances(pool.logits, highest, sampling.temperature))
+    kept = mirostat.kept(weights, sampling, draw.mu, vocabulary)
+    weights = weights[kept]
+    at = _at(weights, uniform(sampling.seed, draw.choice, draw.index))
+    return Drawn(pool.token(int(kept[at])), mu=mirostat.next_mu(weights, at, sampling, draw.mu))
+
+
+def _at(weights: Logits, point: float) -> int:
     """The index whose share of the summed weights holds `point`, a number in [0, 1)."""
     # In float32 a sum over a whole vocabulary would lose the small weights at its end.
     cumulative = np.cumsum(weights, dtype=np.float64)
@@ -52,76 +217,8 @@ def _pick(weights: Logits, point: float) -> int:
     return at if at < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
-def uniform(seed: int, choice: int, index: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments."""
-    digest = blake2b(_COUNTER.pack(seed & 0xFFFFFFFFFFFFFFFF, choice, index), digest_size=8).digest()
+def uniform(seed: int, choice: int, index: int, stream: bytes = b"") -> float:
+    """A number in [0, 1) that depends on nothing but its arguments; `stream` is at most 16 bytes."""
+    counter = _COUNTER.pack(seed & 0xFFFFFFFFFFFFFFFF, choice, index)
+    digest = blake2b(counter, digest_size=8, person=stream).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
-
-
-def top_k_ids(logits: Logits, k: int) -> npt.NDArray[np.intp]:
-    """Ids of the `k` highest logits, in no particular order; exact.
-
-    Block maxima first: the k highest entries can only lie in the k blocks whose maxima are highest, so a partition of
-    the whole row (585 µs at Qwen's 248,320 entries) becomes one of the maxima and one of k blocks (105 µs).
-    """
-    size = len(logits)
-    whole = size - size % _BLOCK
-    blocks = whole // _BLOCK
-    if blocks <= 2 * k:
-        return _partition(logits, k)
-    table = logits[:whole].reshape(blocks, _BLOCK)
-    chosen = _partition(table.max(axis=1), k)
-    ids = (chosen[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
-    ids = np.concatenate([ids, np.arange(whole, size)])
-    picked: npt.NDArray[np.intp] = ids[_partition(logits[ids], k)]
-    return picked
-
-
-def _partition(values: Logits, k: int) -> npt.NDArray[np.intp]:
-    if k >= len(values):
-        return np.arange(len(values))
-    return np.argpartition(values, -k)[-k:]
-
-
-def _candidates(logits: Logits, top_k: int) -> tuple[npt.NDArray[np.intp] | None, Logits]:
-    """Ids (None: every token in order) and their logits.
-
-    Ids are sorted, so that a draw does not depend on the order in which a partition left them.
-    """
-    if 0 < top_k < len(logits):
-        ids = np.sort(top_k_ids(logits, top_k))
-        return ids, logits[ids]
-    return None, logits
-
-
-def _weights(logits: Logits, temperature: float) -> Logits:
-    """Probabilities at `temperature`, up to a factor: the highest is 1."""
-    # Distances to the highest, so that nothing grows; one that float32 can't hold is infinite, which is right.
-    with np.errstate(over="ignore"):
-        weights: Logits = np.exp((logits - logits.max()) / np.float32(temperature))
-    return weights
-
-
-def _nucleus(weights: Logits, top_p: float) -> npt.NDArray[np.intp]:
-    """Indices, ascending, of the fewest highest weights whose sum reaches `top_p` of the total; at least one.
-
-    Usually a few dozen entries hold that share: they are looked for among ever more of the highest, since sorting a
-    whole vocabulary takes milliseconds per token.
-    """
-    wanted = top_p * float(weights.sum(dtype=np.float64))
-    most = FIRST_NUCLEUS
-    while True:
-        highest = top_k_ids(weights, most)
-        highest = highest[np.lexsort((highest, -weights[highest]))]
-        reached = np.cumsum(weights[highest], dtype=np.float64)
-        keep = int(np.searchsorted(reached, wanted, side="left")) + 1
-        if keep <= len(highest) or len(highest) == len(weights):
-            return np.sort(highest[:keep])
-        most *= 8
-
-
-def _penalised(logits: Logits, generated: Tokens, penalty: float) -> Logits:
-    penalised = logits.copy()
-    # Indexed assignment takes one off a token however often it is in the list: presence, not frequency.
-    penalised[generated] -= np.float32(penalty)
-    return penalised

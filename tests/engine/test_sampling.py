@@ -11,7 +11,9 @@ from hypothesis.extra import numpy as stnp
 
 from forgelm.engine import sampling
 from forgelm.engine.plan import Draw
-from forgelm.engine.sampling import draw_token, top_k_ids, uniform
+from forgelm.engine.pool import top_k_ids
+from forgelm.engine.sampling import draw_token, uniform
+from forgelm.engine.truncation import nucleus
 from forgelm.ipc.messages import Sampling
 
 FALSE_ALARM = 1e-6
@@ -21,9 +23,15 @@ _Z = 4.7534
 
 
 def draw(settings: Sampling, index: int = 0, *, choice: int = 0, generated: dict[int, int] | None = None) -> Draw:
-    return Draw(
-        settings, choice, index, np.array([t for t, n in (generated or {}).items() for _ in range(n)], np.int32)
-    )
+    tokens = [token for token, times in (generated or {}).items() for _ in range(times)]
+    # An index counts what was generated; tokens of the answer come on top, so that all of them are in it.
+    return Draw(settings, choice, len(tokens) + index, np.array(tokens, np.int32))
+
+
+def token(logits: np.ndarray, how: Draw) -> int:
+    drawn = draw_token(logits, how)
+    assert drawn.problem == ""
+    return drawn.token
 
 
 def exact(logits: np.ndarray, settings: Sampling, generated: dict[int, int] | None = None) -> np.ndarray:
@@ -87,8 +95,9 @@ def test_every_token_gets_exactly_its_share_of_the_random_numbers(
 ) -> None:
     """Evenly spaced instead of random numbers make this exact: a count may be off by the edges of its interval."""
     logits, generated, points = some_logits(200), {3: 1, 50: 7, int(some_logits(200).argmax()): 2}, 3000
-    monkeypatch.setattr(sampling, "uniform", lambda seed, choice, index: (index + 0.5) / points)
-    tokens = [draw_token(logits, draw(settings, index, generated=generated)) for index in range(points)]
+    answered = sum(generated.values())
+    monkeypatch.setattr(sampling, "uniform", lambda seed, choice, index: (index - answered + 0.5) / points)
+    tokens = [token(logits, draw(settings, index, generated=generated)) for index in range(points)]
     counts = np.bincount(tokens, minlength=200)
     assert np.abs(counts - points * exact(logits, settings, generated)).max() <= 1.01
 
@@ -96,7 +105,7 @@ def test_every_token_gets_exactly_its_share_of_the_random_numbers(
 @pytest.mark.parametrize("settings", COMBINATIONS, ids=range(len(COMBINATIONS)))
 def test_the_distribution_drawn_is_the_exact_one(settings: Sampling) -> None:
     logits, generated = some_logits(80, seed=7), {1: 3, 30: 1, int(some_logits(80, seed=7).argmax()): 1}
-    tokens = [draw_token(logits, draw(settings, index, generated=generated)) for index in range(4000)]
+    tokens = [token(logits, draw(settings, index, generated=generated)) for index in range(4000)]
     probabilities = exact(logits, settings, generated)
     counts = np.bincount(tokens, minlength=80)
     assert not counts[probabilities == 0].any()
@@ -107,7 +116,7 @@ def test_the_distribution_drawn_is_the_exact_one(settings: Sampling) -> None:
 def test_a_wrong_distribution_would_be_noticed() -> None:
     """The chi-square test has teeth: a temperature of 1.15 isn't 1."""
     logits = some_logits(80, seed=7)
-    tokens = [draw_token(logits, draw(Sampling(temperature=1.15), index)) for index in range(4000)]
+    tokens = [token(logits, draw(Sampling(temperature=1.15), index)) for index in range(4000)]
     statistic, limit = chi_square(np.bincount(tokens, minlength=80), exact(logits, Sampling()))
     assert statistic > limit
 
@@ -120,7 +129,7 @@ def test_the_tail_of_a_large_vocabulary_is_drawn_as_often_as_it_should(monkeypat
     for point in (likely + 1e-4, 0.998, 0.9999999):
         monkeypatch.setattr(sampling, "uniform", lambda *_, point=point: point)
         share = (point - likely) / (1 - likely)
-        assert draw_token(logits, draw(Sampling())) == pytest.approx(1 + share * 248_319, abs=30)
+        assert token(logits, draw(Sampling())) == pytest.approx(1 + share * 248_319, abs=30)
 
 
 # --- greedy ---
@@ -128,30 +137,30 @@ def test_the_tail_of_a_large_vocabulary_is_drawn_as_often_as_it_should(monkeypat
 
 def test_temperature_zero_takes_the_first_of_the_highest() -> None:
     logits = np.array([1, 5, 2, 5], np.float32)
-    assert draw_token(logits, draw(Sampling(temperature=0.0, top_p=0.1, top_k=3, min_p=0.5))) == 1
+    assert token(logits, draw(Sampling(temperature=0.0, top_p=0.1, top_k=3, min_p=0.5))) == 1
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-40, 1e-6, 1e-5, 1e-4])
 def test_a_tiny_temperature_is_greedy_and_divides_by_nothing(temperature: float) -> None:
     """1e-46 is 0 in float32: 0/0 is no number, and the token drawn was the vocabulary's last."""
     logits = some_logits(1000)
-    assert draw_token(logits, draw(Sampling(temperature=temperature, seed=3))) == int(logits.argmax())
+    assert token(logits, draw(Sampling(temperature=temperature, seed=3))) == int(logits.argmax())
 
 
 def test_greedy_with_a_presence_penalty_moves_on() -> None:
     logits = np.array([1, 5, 4.5], np.float32)
     settings = Sampling(temperature=0.0, presence_penalty=1.0)
-    assert draw_token(logits, draw(settings)) == 1
-    assert draw_token(logits, draw(settings, generated={1: 1})) == 2
-    assert draw_token(logits, draw(settings, generated={1: 9, 2: 1})) == 1
+    assert token(logits, draw(settings)) == 1
+    assert token(logits, draw(settings, generated={1: 1})) == 2
+    assert token(logits, draw(settings, generated={1: 9, 2: 1})) == 1
 
 
 def test_the_penalty_is_for_presence_not_for_each_time_and_leaves_the_row_alone() -> None:
     logits = np.array([0, 3, 1.5], np.float32)
     before = logits.copy()
     settings = Sampling(temperature=0.0, presence_penalty=1.0)
-    assert draw_token(logits, draw(settings, generated={1: 100})) == 1
-    draw_token(logits, draw(Sampling(top_k=2, top_p=0.5, min_p=0.1, presence_penalty=2.0), generated={1: 2}))
+    assert token(logits, draw(settings, generated={1: 100})) == 1
+    token(logits, draw(Sampling(top_k=2, top_p=0.5, min_p=0.1, presence_penalty=2.0), generated={1: 2}))
     assert np.array_equal(logits, before)
 
 
@@ -188,8 +197,8 @@ def test_a_degenerate_row_gives_a_possible_token(row: np.ndarray, temperature: f
     for filters in FILTERS:
         settings = Sampling(temperature=temperature, **filters)
         for index in range(20):
-            token = draw_token(row, draw(settings, index, generated={0: 1}))
-            assert row[token] > -np.inf
+            drawn = token(row, draw(settings, index, generated={0: 1}))
+            assert row[drawn] > -np.inf
 
 
 @pytest.mark.parametrize("top_p", [0.001, 0.3, 0.5, 0.999])
@@ -197,8 +206,8 @@ def test_a_flat_distribution_keeps_its_share_of_a_large_vocabulary(top_p: float)
     """The nucleus is looked for among the 64 highest first; here it holds up to 19,980."""
     logits = np.zeros(20_000, np.float32)
     settings = Sampling(top_p=top_p)
-    tokens = {draw_token(logits, draw(settings, index)) for index in range(200)}
-    kept = sampling._nucleus(np.ones(20_000, np.float32), top_p)
+    tokens = {token(logits, draw(settings, index)) for index in range(200)}
+    kept = nucleus(np.ones(20_000, np.float32), top_p)
     assert len(kept) == math.ceil(round(top_p * 20_000, 6))
     assert tokens <= set(kept.tolist())
 
@@ -210,10 +219,10 @@ def test_the_largest_random_number_draws_a_token_with_weight(
     monkeypatch.setattr(sampling, "uniform", lambda *_: 1 - 2.0**-53)
     logits = some_logits(5000)
     logits[-100:] = -np.inf
-    assert draw_token(logits, draw(Sampling(temperature=temperature))) == 4899
+    assert token(logits, draw(Sampling(temperature=temperature))) == 4899
     monkeypatch.setattr(sampling, "uniform", lambda *_: 0.0)
     logits[:100] = -np.inf
-    assert draw_token(logits, draw(Sampling(temperature=temperature))) == 100
+    assert token(logits, draw(Sampling(temperature=temperature))) == 100
 
 
 # --- top-k ---
@@ -262,7 +271,7 @@ def test_top_k_of_a_vocabulary_copies_no_vocabulary() -> None:
 def test_the_same_seed_choice_and_index_draw_the_same_token() -> None:
     logits = some_logits(500)
     settings = Sampling(seed=11)
-    assert len({draw_token(logits, draw(settings, 4, choice=2)) for _ in range(5)}) == 1
+    assert len({token(logits, draw(settings, 4, choice=2)) for _ in range(5)}) == 1
 
 
 def test_another_seed_choice_or_index_is_another_number() -> None:
