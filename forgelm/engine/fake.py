@@ -18,9 +18,13 @@ from forgelm.engine.plan import (
     Archive,
     Decode,
     DecodeResult,
+    Draw,
+    Drawn,
     Drop,
     Fetch,
     Fork,
+    Mask,
+    MatchFailed,
     Moves,
     Outcome,
     Plan,
@@ -31,7 +35,7 @@ from forgelm.engine.plan import (
     Trim,
 )
 from forgelm.engine.prefix import Checkpoint, Holder, Kept
-from forgelm.ipc.messages import ModelFacts
+from forgelm.ipc.messages import ModelFacts, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
 FIRST_TOKEN = 1000
@@ -277,18 +281,40 @@ class FakeBackend:
             return DecodeResult(status, (None,) * len(decode.spans))
         return DecodeResult(status, tuple(self._compute(span) for span in decode.spans))
 
-    def _compute(self, span: Span) -> int | None:
+    def _compute(self, span: Span) -> Drawn | None:
         memory = self.memory[span.slot]
         _require(len(memory) == span.start, f"slot {span.slot} holds {len(memory)}, span starts at {span.start}")
         _require(span.slot not in self._stateless, f"compute in {span.slot}, which has no state")
         self._append(span.slot, span.tokens.tolist())
-        return None if span.draw is None else fake_token(memory)
+        return None if span.draw is None else _fake_draw(memory, span.draw)
 
 
-def fake_token(history: list[int]) -> int:
-    """The token that follows `history`: a hash of its length and last few tokens."""
-    tail = ",".join(map(str, (len(history), *history[-8:])))
+def fake_token(history: list[int], choice: int = 0) -> int:
+    """The token that follows `history`: a hash of its length and last few tokens, and of the choice after the first."""
+    tail = ",".join(map(str, (len(history), *history[-8:], *([choice] if choice else []))))
     return FIRST_TOKEN + zlib.crc32(tail.encode()) % VARIETY
+
+
+def _fake_draw(history: list[int], draw: Draw) -> Drawn:
+    """The made-up token, or the next one that may be drawn."""
+    token = fake_token(history, draw.choice) if draw.fixed < 0 else draw.fixed
+    try:
+        mask = draw.matcher.mask() if draw.matcher is not None else None
+    except MatchFailed as error:
+        return Drawn(-1, problem=str(error))
+    if draw.fixed < 0 and (mask is not None or token in draw.banned):
+        allowed = _allowed(mask) - set(draw.banned)
+        if not allowed:
+            return Drawn(-1, problem="no token is allowed")
+        token = min(allowed, key=lambda other: (other - token) % (FIRST_TOKEN + VARIETY))
+    logprobs = TokenLogprobs(-1.0, tuple((token + n, -1.0 - n) for n in range(draw.logprobs)))
+    return Drawn(token, logprobs if draw.logprobs >= 0 else None)
+
+
+def _allowed(mask: Mask | None) -> set[int]:
+    if mask is None:
+        return set(range(FIRST_TOKEN + VARIETY))
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 
 
 def _require(condition: bool, what: str) -> None:

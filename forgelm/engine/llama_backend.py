@@ -130,11 +130,11 @@ class LlamaBackend:
         status = context.decode()
         if status is not DecodeStatus.OK:
             return DecodeResult(status, (None,) * len(rows))
-        tokens = (
+        drawn = (
             None if span.draw is None else draw_token(context.logits(row), span.draw)
             for span, row in zip(decode.spans, rows, strict=True)
         )
-        return DecodeResult(status, tuple(tokens))
+        return DecodeResult(status, tuple(drawn))
 
     def _warm_up(self) -> tuple[float, float]:
         """Touch weights and buffers; returns a chunk's tokens per second and the seconds of a decode of one row."""

@@ -115,8 +115,8 @@ class Loop:
             match message:
                 case Generate():
                     self._scheduler.add(message, now)
-                case Abort(request_id):
-                    self._scheduler.abort(request_id, now)
+                case Abort(request_id, choice):
+                    self._scheduler.abort(request_id, now, choice)
                 case Drain():
                     self._draining = True
                     self._log.debug("draining")

@@ -55,6 +55,11 @@ class Pacer:
         self._cells = cells or CellCost(None)
 
     @property
+    def most_rows(self) -> int:
+        """Rows that a step may have at all."""
+        return self._max_chunk
+
+    @property
     def row_seconds(self) -> float:
         """Seconds of one prefill row."""
         return self._row_seconds

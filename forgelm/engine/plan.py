@@ -68,11 +68,16 @@ class Draw:
         return self.tokens[len(self.tokens) - self.index :]
 
 
+UNDECIDED = -2
+"""In place of a token: the highest logits alone don't tell which one it is; the whole row would."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A token, and what goes with it."""
 
     token: int
+    """Its id, or `UNDECIDED`."""
     logprobs: TokenLogprobs | None = None
     mu: float = 0.0
     """Mirostat's state after this token."""

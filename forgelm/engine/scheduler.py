@@ -5,21 +5,24 @@ the rest of the step's time goes to those further behind. Memory is one pool of 
 start from what `Memory` has of their prefix, and wait for each other where they share one that is being computed. When
 the pool is full finished requests' cells go first; then the youngest sequence steps back and goes on later.
 
-Every request ends exactly once, in `_finish` or, while it still waits, in `abort`.
+A request's choices are sequences of their own: they share what was computed of the prompt as any requests do. Each
+ends exactly once, in `_finish`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Decode, DecodeResult, Outcome, Plan
+from forgelm.engine.plan import UNDECIDED, Decode, DecodeResult, Drawn, Matcher, MatchFailed, Outcome, Plan
 from forgelm.engine.queue import Queue
 from forgelm.engine.sequence import Sequence
-from forgelm.ipc.messages import Delta, FinishReason, Generate, Stats
+from forgelm.ipc.messages import Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
 MAX_FAILURES = 3
 """Failed steps without a token in between after which a sequence ends with an error."""
+MAX_FORCED = 8
+"""Tokens of a sequence up to which those forced by a grammar are computed beside decoders'; more are like a prompt."""
 MAX_FAILED_STEPS = 6
 """Failed steps in a row after which the backend is taken to be broken."""
 
@@ -39,24 +42,31 @@ class Scheduler:
         parallel: int,
         context: int = 0,
         split_batches: bool = False,
+        open_grammar: Callable[[Constraint], Matcher] | None = None,
     ) -> None:
         """`parallel` sequences run at once; `context` is the most one request may hold (0: all cells).
 
-        `split_batches` keeps decode and prefill rows in decodes of their own.
+        `split_batches` keeps decode and prefill rows in decodes of their own. `open_grammar` begins to compile one;
+        without it constrained requests are refused.
         """
         self.memory = memory
         self.cells = memory.shape.cells
         self._parallel = parallel
         self._context = context or self.cells
         self._pacer = pacer
+        self._max_forced = max(1, min(MAX_FORCED, pacer.most_rows // parallel))
         self._split = split_batches
+        self._open_grammar = open_grammar
         # On recurrent models a failed decode damages sequences outside it too.
         self._recurrent = memory.shape.recurrent
         self._queue = Queue(memory)
         self._running: list[Sequence] = []
-        self._by_id: dict[int, Sequence] = {}
+        self._by_id: dict[int, list[Sequence]] = {}
+        """The choices of each request that have not ended."""
         self._endings: list[Delta] = []
         self._in_flight: list[tuple[Sequence, ...]] = []
+        self._unstarted: set[int] = set()
+        """Requests of which no choice has run yet."""
         self._started: list[int] = []
         self._arrivals = 0
         self._preemptions = 0
@@ -69,21 +79,34 @@ class Scheduler:
         """Queue a request. One that can't be served ends at once with `error`."""
         problem = self._problem(request)
         if problem:
-            self._endings.append(Delta(request.id, finish="error", error=problem))
+            endings = [Delta(request.id, finish="error", error=problem, choice=n) for n in range(max(1, request.choices))]
+            self._endings += endings
             return
-        sequence = Sequence.from_request(request, order=self._arrivals, context=self._context, now=now)
-        self._arrivals += 1
-        self._by_id[request.id] = sequence
-        self._queue.append(sequence)
+        self._by_id[request.id] = sequences = [self._sequence(request, n, now) for n in range(request.choices)]
+        self._unstarted.add(request.id)
+        for sequence in sequences:
+            self._queue.append(sequence)
 
-    def abort(self, request_id: int, now: float) -> None:
-        """End a request now, wherever it is. Unknown and ended ids are ignored: an abort may cross an ending."""
-        sequence = self._by_id.get(request_id)
-        if sequence is None:
-            return
-        if sequence.holder is None:
-            self._queue.remove(sequence)
-        self._endings.append(self._finish(sequence, "abort", now))
+    def _sequence(self, request: Generate, choice: int, now: float) -> Sequence:
+        matcher = None
+        if request.constraint is not None:
+            assert self._open_grammar is not None
+            matcher = self._open_grammar(request.constraint)
+        self._arrivals += 1
+        return Sequence.from_request(
+            request, order=self._arrivals, context=self._context, now=now, choice=choice, matcher=matcher
+        )
+
+    def abort(self, request_id: int, now: float, choice: int = -1) -> None:
+        """End a request now, or one choice of it, wherever it is.
+
+        Unknown and ended ones are ignored: an abort may cross an ending.
+        """
+        for sequence in tuple(self._by_id.get(request_id, ())):
+            if choice in (-1, sequence.choice):
+                if sequence.holder is None:
+                    self._queue.remove(sequence)
+                self._endings.append(self._finish(sequence, "abort", now))
 
     @property
     def has_work(self) -> bool:
@@ -100,29 +123,30 @@ class Scheduler:
         """The next step. Call `apply` with its outcome before planning again."""
         memory = self.memory
         decoders = self._fit_decoders(now)
-        prefill = self._choose_prefill(len(decoders), now)
+        prefill = self._choose_prefill(decoders, now)
         rows = sum(end - sequence.computed for sequence, end in prefill)
-        memory.make_room(len(decoders) + rows, now)
+        decoding = sum(sequence.pending for sequence in decoders)
+        memory.make_room(decoding + rows, now)
         memory.bound(self._pacer.cached_cells(len(decoders)), now)
         groups = self._group([(s, s.length) for s in decoders], prefill)
         self._in_flight = [tuple(sequence for sequence, _ in group) for group in groups]
         decodes = tuple(Decode(tuple(sequence.span(end) for sequence, end in group)) for group in groups)
         idle = not decodes and memory.waits_for_disk
         operations = (*memory.take_operations(), *decodes)
-        return Plan(operations, self._pacer.predict(len(decoders), rows), len(decoders), rows, idle)
+        return Plan(operations, self._pacer.predict(decoding, rows), decoding, rows, idle)
 
     def _fit_decoders(self, now: float) -> list[Sequence]:
-        """Sequences that decode in this step, after making room for one token each."""
+        """Sequences that decode in this step, after making room for their tokens."""
         while True:
-            decoders = [sequence for sequence in self._running if sequence.pending == 1]
-            if len(decoders) <= self.memory.room:
+            decoders = [sequence for sequence in self._running if sequence.decodes(self._max_forced)]
+            if sum(sequence.pending for sequence in decoders) <= self.memory.room:
                 return decoders
             self._preempt(self._youngest(), now)
 
-    def _choose_prefill(self, decoders: int, now: float) -> list[tuple[Sequence, int]]:
+    def _choose_prefill(self, decoders: list[Sequence], now: float) -> list[tuple[Sequence, int]]:
         """(sequence, chunk end) pairs within the step's time and cells, admitting from the queue."""
-        budget = self._pacer.prefill_rows(decoders)
-        taken = decoders
+        taken = sum(sequence.pending for sequence in decoders)
+        budget = min(self._pacer.prefill_rows(taken), self._pacer.most_rows - taken)
         chosen: list[tuple[Sequence, int]] = []
         for sequence in self._prefill_order():
             if budget <= 0:
@@ -145,7 +169,7 @@ class Scheduler:
         By age alone a short question would wait for a long document to be read; by length alone a long document could
         wait for ever.
         """
-        behind = [sequence for sequence in self._running if sequence.pending > 1]
+        behind = [sequence for sequence in self._running if not sequence.decodes(self._max_forced)]
         behind += self._queue.candidates(self._parallel - len(self._running))
         self._shortest_first = not self._shortest_first
         if self._shortest_first:
@@ -162,11 +186,13 @@ class Scheduler:
         if route is None:
             return False
         self._running.append(sequence)
-        sequence.holder = self.memory.open(sequence.known, sequence.request.boundaries, route, now)
+        sequence.holder = self.memory.open(sequence.known, sequence.boundaries, route, now)
         if sequence.cached is None:
             sequence.cached = route.depth
             sequence.clock.started = now
-            self._started.append(sequence.request.id)
+            if sequence.request.id in self._unstarted:
+                self._unstarted.remove(sequence.request.id)
+                self._started.append(sequence.request.id)
         return True
 
     def _group(
@@ -206,20 +232,37 @@ class Scheduler:
     def _advance(
         self, decode: Decode, sequences: tuple[Sequence, ...], result: DecodeResult, now: float
     ) -> Iterable[Delta]:
-        for span, sequence, token in zip(decode.spans, sequences, result.tokens, strict=True):
+        for span, sequence, drawn in zip(decode.spans, sequences, result.drawn, strict=True):
             assert sequence.holder is not None
             self.memory.advance(sequence.holder, len(span.tokens), now)
-            if token is None:
+            if drawn is None:
                 continue
             # Not before: a prompt whose third chunk always fails would be read from the start for ever.
             sequence.failures = 0
-            if not sequence.clock.first_token:
-                sequence.clock.first_token = now
-            reason = sequence.append(token)
-            if reason is None:
-                yield Delta(sequence.request.id, (token,), cached=sequence.cached or 0)
+            if drawn.token == UNDECIDED:
+                sequence.whole_rows = True
+                self._preempt(sequence, now)
+            elif drawn.problem:
+                yield self._finish(sequence, "error", now, error=drawn.problem)
             else:
-                yield self._finish(sequence, reason, now, (token,))
+                yield self._take(sequence, drawn, now)
+
+    def _take(self, sequence: Sequence, drawn: Drawn, now: float) -> Delta:
+        """Give a sequence its token; what its request gets from that."""
+        if not sequence.clock.first_token:
+            sequence.clock.first_token = now
+        known = sequence.length
+        try:
+            reason = sequence.take(drawn)
+        except MatchFailed as error:
+            return self._finish(sequence, "error", now, error=str(error))
+        tokens = tuple(sequence.tokens[known : sequence.length].tolist())
+        logprobs = (drawn.logprobs,) if drawn.logprobs is not None else ()
+        if reason is not None:
+            return self._finish(sequence, reason, now, tokens, logprobs=logprobs)
+        return Delta(
+            sequence.request.id, tokens, choice=sequence.choice, logprobs=logprobs, cached=sequence.cached or 0
+        )
 
     def _recover(self, sequences: tuple[Sequence, ...], status: DecodeStatus, now: float) -> Iterable[Delta]:
         """A decode failed: decide by its status who gives way, who starts over and who ends."""
@@ -265,13 +308,32 @@ class Scheduler:
         self._queue.put_back(sequence)
 
     def _finish(
-        self, sequence: Sequence, reason: FinishReason, now: float, tokens: tuple[int, ...] = (), error: str = ""
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        now: float,
+        tokens: tuple[int, ...] = (),
+        *,
+        logprobs: tuple[TokenLogprobs, ...] = (),
+        error: str = "",
     ) -> Delta:
+        request = sequence.request.id
         if sequence.holder is not None:
             self._release(sequence, now, keep=reason != "error")
-        del self._by_id[sequence.request.id]
-        cached, timings = sequence.cached or 0, sequence.timings(now)
-        return Delta(sequence.request.id, tokens, reason, cached=cached, timings=timings, error=error)
+        self._by_id[request].remove(sequence)
+        if not self._by_id[request]:
+            del self._by_id[request]
+            self._unstarted.discard(request)
+        return Delta(
+            request,
+            tokens,
+            reason,
+            choice=sequence.choice,
+            logprobs=logprobs,
+            cached=sequence.cached or 0,
+            timings=sequence.timings(now),
+            error=error,
+        )
 
     def _release(self, sequence: Sequence, now: float, *, keep: bool) -> None:
         """The only place where a sequence gives its memory back."""
@@ -305,12 +367,12 @@ class Scheduler:
     def _problem(self, request: Generate) -> str:
         """Why the engine can't serve this request at all; "" if it can."""
         length, rest = divmod(len(request.prompt), 4)
-        if rest or request.max_tokens < 1:
-            return "a prompt must be whole int32 token ids, and max_tokens at least 1"
+        if rest or request.max_tokens < 1 or request.choices < 1:
+            return "a prompt must be whole int32 token ids, and max_tokens and choices at least 1"
         if not 0 < length < self._context:
             return f"a prompt of {length} tokens doesn't fit a context of {self._context}"
         if request.id in self._by_id:
             return f"request id {request.id} is in use"
-        if request.constraint is not None or request.logprobs >= 0 or request.choices != 1:
-            return "constraints, logprobs and several choices are not implemented by this engine"
+        if request.constraint is not None and self._open_grammar is None:
+            return "this engine has no grammars"
         return ""

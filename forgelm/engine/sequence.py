@@ -1,14 +1,15 @@
 """One choice of one request inside the engine: its tokens, how many are computed, and when it ends.
 
-`pending` is all the scheduler needs to know. A prompt, a chunk of one, a preempted answer and a token just drawn are
-the same thing: tokens that are not computed yet.
+`pending` is all the scheduler needs to know. A prompt, a chunk of one, a preempted answer, a token just drawn and those
+that a grammar forces after it are the same thing: tokens that are not computed yet.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from forgelm.engine.plan import Draw, Span, Tokens
+from forgelm.engine.plan import Draw, Drawn, Matcher, Span, Tokens
 from forgelm.engine.prefix import NO_SLOT, Holder
 from forgelm.ipc.messages import FinishReason, Generate, Timings
 
@@ -28,6 +29,7 @@ class Sequence:
     """Owned and changed by the scheduler alone."""
 
     request: Generate
+    choice: int
     order: int
     """Arrival order; the highest is the youngest."""
     limit: int
@@ -37,6 +39,14 @@ class Sequence:
     """Shape (limit,), filled up to `length`."""
     length: int
     """Tokens known."""
+    matcher: Matcher | None = None
+    """The grammar that its answer follows."""
+    mu: float = 0.0
+    """Mirostat's state."""
+    thinking: bool = False
+    """It may still be told to end its thinking."""
+    fixed: deque[int] = field(default_factory=deque)
+    """Tokens that must follow one by one, because their log-probabilities are wanted."""
     holder: Holder | None = None
     """Its place in memory, while it runs."""
     cached: int | None = None
@@ -52,17 +62,40 @@ class Sequence:
     asked_disk: bool = False
     """What the disk has of it was asked for, once."""
     preemptions: int = 0
+    whole_rows: bool = False
+    """Its tokens can't be told from the highest logits alone."""
     failures: int = 0
     """Steps that failed with this sequence in them since its last token."""
 
     @classmethod
-    def from_request(cls, request: Generate, *, order: int, context: int, now: float) -> "Sequence":
+    def from_request(
+        cls,
+        request: Generate,
+        *,
+        order: int,
+        context: int,
+        now: float,
+        choice: int = 0,
+        matcher: Matcher | None = None,
+    ) -> "Sequence":
         """A sequence that has nothing computed. The caller has checked that the prompt fits `context`."""
         prompt = np.frombuffer(request.prompt, np.int32)
         limit = min(len(prompt) + request.max_tokens, context)
         tokens = np.empty(limit, np.int32)
         tokens[: len(prompt)] = prompt
-        return cls(request, order, limit, Clock(arrived=now), tokens, len(prompt))
+        return cls(
+            request,
+            choice,
+            order,
+            limit,
+            Clock(arrived=now),
+            tokens,
+            len(prompt),
+            matcher,
+            # As the paper starts it: expecting twice the surprise that is aimed at.
+            mu=2 * request.sampling.mirostat_tau,
+            thinking=request.budget is not None,
+        )
 
     @property
     def prompt_length(self) -> int:
@@ -83,9 +116,25 @@ class Sequence:
         return self.tokens[: self.length]
 
     @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where others may have the same beginning: its own request's other choices have all of the prompt."""
+        boundaries = self.request.boundaries
+        return (*boundaries, self.prompt_length - 1) if self.request.choices > 1 else boundaries
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the answer so far."""
+        return self.length - self.prompt_length
+
+    @property
     def pending(self) -> int:
-        """Tokens still to compute; 1 for a sequence that decodes."""
+        """Tokens still to compute."""
         return self.length - self.computed
+
+    def decodes(self, most: int) -> bool:
+        """Whether all but its newest token is computed, or all but `most` that were forced."""
+        pending = self.length - self.computed
+        return pending == 1 or pending <= min(most, self.generated)
 
     @property
     def to_compute(self) -> int:
@@ -105,16 +154,62 @@ class Sequence:
 
     def draw(self) -> Draw:
         """How to pick the next token."""
-        prompt = self.prompt_length
-        return Draw(self.request.sampling, 0, self.length - prompt, self.tokens[prompt : self.length])
+        request, index = self.request, self.generated
+        return Draw(
+            request.sampling,
+            self.choice,
+            index,
+            self.known,
+            request.stop_tokens if index < request.min_tokens else (),
+            self.fixed[0] if self.fixed else -1,
+            request.logprobs,
+            self.matcher,
+            self.mu,
+        )
 
-    def append(self, token: int) -> FinishReason | None:
-        """Add a drawn token; says whether the answer ends with it."""
+    def take(self, drawn: Drawn) -> FinishReason | None:
+        """Add a drawn token, and those that must follow it; says whether the answer ends with them.
+
+        Raises `MatchFailed` when the answer's grammar can't be followed.
+        """
+        self.mu = drawn.mu
+        if self.fixed:
+            self.fixed.popleft()
+        reason = self._append(drawn.token)
+        while reason is None and not self.fixed:
+            forced = self._forced()
+            if not forced:
+                break
+            if self.request.logprobs >= 0:
+                self.fixed.extend(forced)
+                break
+            for token in forced:
+                reason = reason or self._append(token)
+        return reason
+
+    def _append(self, token: int) -> FinishReason | None:
         self.tokens[self.length] = token
         self.length += 1
-        if token in self.request.stop_tokens:
+        if self.matcher is not None:
+            self.matcher.advance(token)
+        if self.thinking and self.request.budget is not None and token in self.request.budget.ends:
+            self.thinking = False
+        if token in self.request.stop_tokens and self.generated > self.request.min_tokens:
+            return "stop"
+        if self.matcher is not None and self.matcher.finished:
             return "stop"
         return "length" if self.length >= self.limit else None
+
+    def _forced(self) -> tuple[int, ...]:
+        """What must follow now: the end of a thought that takes too long, or what a grammar leaves no choice about."""
+        budget = self.request.budget
+        if self.thinking and budget is not None and self.generated >= budget.tokens:
+            self.thinking = False
+            return budget.closing
+        # Where log-probabilities are wanted the mask lets through the same tokens one by one.
+        if self.matcher is None or self.request.logprobs >= 0:
+            return ()
+        return self.matcher.forced()
 
     def timings(self, now: float) -> Timings:
         """Where the time went, for the last delta."""

@@ -74,7 +74,7 @@ class Constraint(Message, frozen=True):
 
 
 class Budget(Message, frozen=True):
-    """A bound on thinking: when `tokens` were generated without one of `ends`, `closing` follows by force."""
+    """A bound on thinking: when `tokens`, at least 1, were generated without one of `ends`, `closing` follows by force."""
 
     tokens: int
     ends: tuple[int, ...]

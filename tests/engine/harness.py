@@ -10,13 +10,21 @@ import numpy as np
 
 from forgelm.config import Cache
 from forgelm.engine.cellcost import CellCost
-from forgelm.engine.fake import CELL_BYTES, STATE_BYTES, FakeBackend, FakeSettings, fake_token
+from forgelm.engine.fake import (
+    CELL_BYTES,
+    FIRST_TOKEN,
+    STATE_BYTES,
+    VARIETY,
+    FakeBackend,
+    FakeSettings,
+    fake_token,
+)
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Decode, Plan, Span, Trim
+from forgelm.engine.plan import Decode, Mask, MatchFailed, Plan, Span, Trim
 from forgelm.engine.routes import Costs, Shape
-from forgelm.engine.scheduler import Scheduler
-from forgelm.ipc.messages import Delta, Generate
+from forgelm.engine.scheduler import MAX_FORCED, Scheduler
+from forgelm.ipc.messages import Constraint, Delta, Generate
 from forgelm.llama.status import DecodeStatus
 
 NO_CACHE = Cache(prefix_cache=False)
@@ -33,18 +41,97 @@ def generate(request_id: int, prompt: int | list[int], max_tokens: int = 8, **fi
     return Generate(request_id, np.array(ids, np.int32).tobytes(), max_tokens, **fields)
 
 
-def alone(request: Generate, context: int) -> tuple[list[int], str]:
-    """The tokens and the finish reason of a request that has the engine to itself."""
+Key = int | tuple[int, int]
+"""A request's first choice by its id alone, the others by id and choice."""
+
+
+def key_of(request_id: int, choice: int) -> Key:
+    return (request_id, choice) if choice else request_id
+
+
+def alone(request: Generate, context: int, choice: int = 0) -> tuple[list[int], str]:
+    """The tokens and the finish reason of a choice that has the engine to itself."""
     history = np.frombuffer(request.prompt, np.int32).tolist()
     limit = min(len(history) + request.max_tokens, context)
+    grammar = Steps(request.constraint) if request.constraint else None
+    closing: list[int] = []
+    thinking = request.budget is not None
     tokens: list[int] = []
     while True:
-        tokens.append(fake_token(history))
-        history.append(tokens[-1])
-        if tokens[-1] in request.stop_tokens:
+        if thinking and len(tokens) >= request.budget.tokens:
+            closing, thinking = list(request.budget.closing), False
+        if closing:
+            token = closing.pop(0)
+        else:
+            banned = request.stop_tokens if len(tokens) < request.min_tokens else ()
+            token = next_allowed(fake_token(history, choice), grammar, banned)
+        tokens.append(token)
+        history.append(token)
+        thinking = thinking and token not in request.budget.ends
+        if grammar:
+            grammar.advance(token)
+        if token in request.stop_tokens and len(tokens) > request.min_tokens:
+            return tokens, "stop"
+        if grammar and grammar.finished:
             return tokens, "stop"
         if len(history) >= limit:
             return tokens, "length"
+
+
+def next_allowed(token: int, grammar: "Steps | None", banned: Sequence[int]) -> int:
+    """`token`, or the next one round the vocabulary that may be drawn."""
+    allowed = grammar.allowed() if grammar else None
+    size = FIRST_TOKEN + VARIETY
+    while token in banned or (allowed is not None and token not in allowed):
+        token = (token + 1) % size
+    return token
+
+
+class Steps:
+    """A grammar of one set of allowed tokens after the other: `"1001|1002 1003 *"`; `*` is any token, a word fails."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._sets = [
+            None if word == "*" else {int(token) if token.isdigit() else -1 for token in word.split("|")}
+            for word in constraint.grammar.split()
+        ]
+        self._triggers = constraint.triggers
+        self._at = -1 if self._triggers else 0
+
+    def allowed(self) -> set[int] | None:
+        return None if self._at < 0 else self._sets[self._at]
+
+    def mask(self) -> Mask | None:
+        allowed = self.allowed()
+        if allowed is None:
+            return None
+        if -1 in allowed:
+            raise MatchFailed("a broken grammar")
+        bits = np.zeros(-(-(FIRST_TOKEN + VARIETY) // 32) * 32, np.uint8)
+        bits[list(allowed)] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def advance(self, token: int) -> None:
+        if self._at < 0 and token in self._triggers:
+            self._at = 0
+        if self._at < 0:
+            return
+        allowed = self.allowed()
+        if allowed is not None and token not in allowed:
+            raise MatchFailed(f"token {token} isn't allowed")
+        self._at += 1
+
+    def forced(self) -> tuple[int, ...]:
+        found: list[int] = []
+        for allowed in self._sets[self._at :] if self._at >= 0 else []:
+            if allowed is None or len(allowed) != 1 or -1 in allowed:
+                break
+            found += allowed
+        return tuple(found)
+
+    @property
+    def finished(self) -> bool:
+        return self._at >= len(self._sets)
 
 
 class Harness:
@@ -83,12 +170,14 @@ class Harness:
             host_bytes=host_bytes,
             archived=self.backend.archived(),
         )
-        self.scheduler = Scheduler(self.memory, self.pacer, parallel=slots, split_batches=split)
+        self.scheduler = Scheduler(
+            self.memory, self.pacer, parallel=slots, split_batches=split, open_grammar=Steps
+        )
         self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
         self.now = 1.0
         self.requests: dict[int, Generate] = {}
-        self.tokens: dict[int, list[int]] = {}
-        self.ended: dict[int, Delta] = {}
+        self.tokens: dict[Key, list[int]] = {}
+        self.ended: dict[Key, Delta] = {}
         self.started: list[int] = []
         self.started_ids: set[int] = set()
         self.plans: list[Plan] = []
@@ -100,7 +189,7 @@ class Harness:
     def add(self, request_id: int, prompt: int | list[int], max_tokens: int = 8, **fields) -> Generate:
         request = generate(request_id, prompt, max_tokens, **fields)
         self.requests[request_id] = request
-        self.tokens[request_id] = []
+        self.tokens |= {key_of(request_id, choice): [] for choice in range(request.choices)}
         self.scheduler.add(request, self.now)
         return request
 
@@ -154,12 +243,14 @@ class Harness:
         self.started += started
         self.started_ids.update(started)
         for delta in deltas:
-            assert delta.id not in self.ended, f"request {delta.id} got a delta after its end: {delta}"
+            key = key_of(delta.id, delta.choice)
+            assert key not in self.ended, f"request {key} got a delta after its end: {delta}"
             if delta.tokens:
                 assert delta.id in self.started_ids, f"request {delta.id} got a token before it was reported as started"
-                self.tokens[delta.id] += delta.tokens
+                assert len(delta.logprobs) == (len(delta.tokens) if self.requests[delta.id].logprobs >= 0 else 0)
+                self.tokens[key] += delta.tokens
             if delta.finish is not None:
-                self.ended[delta.id] = delta
+                self.ended[key] = delta
                 assert (delta.error != "") == (delta.finish == "error")
 
     # --- what must always hold ---
@@ -169,7 +260,7 @@ class Harness:
         rows = sum(decode.rows for decode in plan.decodes)
         assert rows == plan.decode_rows + plan.prefill_rows
         assert plan.prefill_rows <= max(0, self.n_ubatch - plan.decode_rows)
-        assert plan.decode_rows <= self.slots
+        assert plan.decode_rows <= self.slots * MAX_FORCED
         slots = [span.slot for span in self.spans(plan)]
         assert len(set(slots)) == len(slots), "a slot twice in one step"
         first_decode = next((i for i, op in enumerate(plan.operations) if isinstance(op, Decode)), None)
@@ -191,6 +282,7 @@ class Harness:
         assert min(usage.free, usage.cached, usage.active) >= 0
         open_ids = {s.request.id for s in [*running, *scheduler._queue]}
         assert open_ids == set(scheduler._by_id)
+        assert scheduler._unstarted <= open_ids
         self.check_cells()
         check_tree(memory)
 
@@ -211,10 +303,11 @@ class Harness:
 
     def check_answers(self) -> None:
         """Everyone ended, and with the text they would have got alone (or the beginning of it)."""
-        assert self.ended.keys() == self.requests.keys()
-        for request_id, delta in self.ended.items():
-            tokens, reason = alone(self.requests[request_id], self.cells) if delta.timings else ([], "error")
-            got = self.tokens[request_id]
+        assert self.ended.keys() == self.tokens.keys()
+        for key, delta in self.ended.items():
+            request = self.requests[delta.id]
+            tokens, reason = alone(request, self.cells, delta.choice) if delta.timings else ([], "error")
+            got = self.tokens[key]
             if delta.finish in ("stop", "length"):
                 assert (got, delta.finish) == (tokens, reason)
             else:

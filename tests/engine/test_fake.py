@@ -9,7 +9,7 @@ import pytest
 
 from forgelm.engine.fake import FIRST_TOKEN, VARIETY, FakeBackend, FakeSettings, fake_token
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Decode, Draw, Fork, Plan, Restore, Save, Span, Trim
+from forgelm.engine.plan import Decode, Draw, Drawn, Fork, Plan, Restore, Save, Span, Trim
 from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness, generate
@@ -34,7 +34,7 @@ def test_the_token_depends_on_the_history_alone_however_it_was_cut_and_whatever_
     [first] = whole.run(decode(span(0, [1, 2, 3, 4], draw=True))).results
     pieces.run(decode(span(2, [1, 2])))
     [second] = pieces.run(decode(span(1, [9], draw=True), span(2, [3, 4], 2, draw=True))).results
-    assert first.tokens[0] == second.tokens[1] == fake_token([1, 2, 3, 4])
+    assert first.drawn[0] == second.drawn[1] == Drawn(fake_token([1, 2, 3, 4]))
 
 
 def test_tokens_are_words_of_the_vocabulary_and_vary() -> None:
@@ -45,8 +45,8 @@ def test_tokens_are_words_of_the_vocabulary_and_vary() -> None:
 
 def test_nothing_is_drawn_where_nothing_was_asked() -> None:
     [result] = fake().run(decode(span(0, [1, 2]), span(1, [3], draw=True))).results
-    assert result.tokens[0] is None
-    assert result.tokens[1] is not None
+    assert result.drawn[0] is None
+    assert result.drawn[1] is not None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_more_than_the_context_is_no_room_and_changes_nothing() -> None:
     backend = fake(context=5)
     backend.run(decode(span(0, [1, 2, 3])))
     [result] = backend.run(decode(span(1, [1, 2, 3], draw=True))).results
-    assert (result.status, result.tokens) == (DecodeStatus.NO_ROOM, (None,))
+    assert (result.status, result.drawn) == (DecodeStatus.NO_ROOM, (None,))
     assert backend.memory == [[1, 2, 3], [], []]
     assert backend.run(decode(span(1, [1, 2]))).results[0].status is DecodeStatus.OK
 

@@ -44,15 +44,21 @@ class Life:
         prompt = [*text, *([500 + rng.randint(0, 1)] * rng.randint(1, 40))][: harness.cells - 10]
         self.requests += 1
         marks = sorted({rng.randint(0, len(prompt)) for _ in range(rng.randint(0, 3))})
-        harness.add(self.requests, prompt, max_tokens=rng.randint(1, 12), boundaries=tuple(marks))
+        harness.add(
+            self.requests,
+            prompt,
+            max_tokens=rng.randint(1, 12),
+            boundaries=tuple(marks),
+            choices=rng.choice((1, 1, 1, 3)),
+        )
 
     def continue_chats(self) -> None:
         """Answers become history."""
-        for request_id, delta in self.harness.ended.items():
+        for key, delta in self.harness.ended.items():
             if delta.finish == "length" and self.rng.random() < 0.3:
-                request = self.harness.requests[request_id]
+                request = self.harness.requests[delta.id]
                 prompt = [int(token) for token in memoryview(request.prompt).cast("i")]
-                text = prompt + self.harness.tokens[request_id]
+                text = prompt + self.harness.tokens[key]
                 if len(text) < self.harness.cells // 2:
                     self.texts.append(text)
         del self.texts[:-12]

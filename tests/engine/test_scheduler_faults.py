@@ -254,7 +254,7 @@ def test_split_when_the_decode_rows_fail_the_prefill_rows_arent_run(status: Deco
     harness.step(status)
     assert len(harness.plans[-1].decodes) == 2
     assert harness.memory.ledger.used < computed
-    prefilled = next(s for s in harness.scheduler._by_id.values() if s.request.id == 3)
+    prefilled = harness.scheduler._by_id[3][0]
     assert prefilled.failures == 0
     harness.run()
     harness.check_answers()

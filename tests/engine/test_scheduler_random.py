@@ -5,6 +5,7 @@ got the tokens they would have got alone.
 """
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,11 +14,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from forgelm.engine.fake import FIRST_TOKEN
 from forgelm.engine.scheduler import MAX_FAILED_STEPS, BackendBroken
+from forgelm.ipc.messages import Budget, Constraint
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness
 
 CELLS, SLOTS = 96, 3
 STATUSES = list(DecodeStatus)
+TRIGGERS = tuple(range(FIRST_TOKEN, FIRST_TOKEN + 60))
+GRAMMARS = (
+    "*",
+    "* * *",
+    "* 1100|1101 1200 1201 1202 * 1300",
+    "* " + " ".join(str(token) for token in range(1100, 1125)),
+    "* " + "1100|1200|1300 " * 30,
+)
+CLOSINGS = ((FIRST_TOKEN,), (1400, 1401, FIRST_TOKEN), (*range(1400, 1412), FIRST_TOKEN))
 
 
 class Engine(RuleBasedStateMachine):
@@ -47,17 +58,29 @@ class Engine(RuleBasedStateMachine):
         answer=st.integers(0, 40),
         stop=st.lists(st.integers(FIRST_TOKEN, FIRST_TOKEN + 30), max_size=10),
         boundaries=st.lists(st.integers(0, CELLS), max_size=4),
-        logprobs=st.sampled_from([-1] * 9 + [3]),
+        more=st.fixed_dictionaries(
+            {},
+            optional={
+                "choices": st.integers(1, 4),
+                "logprobs": st.integers(0, 3),
+                "min_tokens": st.integers(0, 20),
+                "constraint": st.builds(Constraint, st.sampled_from(GRAMMARS), st.sampled_from([(), TRIGGERS])),
+                "budget": st.builds(Budget, st.integers(1, 10), st.just(TRIGGERS), st.sampled_from(CLOSINGS)),
+            },
+        ),
     )
-    def add(self, prompt: int, answer: int, stop: list[int], boundaries: list[int], logprobs: int) -> None:
+    def add(self, prompt: int, answer: int, stop: list[int], boundaries: list[int], more: dict[str, Any]) -> None:
         request_id = len(self.harness.requests) + 1
+        if "constraint" in more and not more["constraint"].triggers:
+            # Thinking comes before what a grammar describes.
+            more.pop("budget", None)
         self.harness.add(
             request_id,
             prompt,
             answer,
             stop_tokens=tuple(stop),
             boundaries=tuple(sorted(boundaries)),
-            logprobs=logprobs,
+            **more,
         )
 
     @rule(request_id=st.integers(0, 30))
@@ -77,7 +100,7 @@ class Engine(RuleBasedStateMachine):
     @invariant()
     def work_is_never_forgotten(self) -> None:
         scheduler = self.harness.scheduler
-        if self.harness.requests.keys() - self.harness.ended.keys():
+        if self.harness.tokens.keys() - self.harness.ended.keys():
             assert scheduler.has_work
 
     def teardown(self) -> None:
