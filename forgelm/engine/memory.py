@@ -125,7 +125,7 @@ class Memory:
     def await_leader(self, route: Route) -> None:
         """The caller waits for `route.leader`: on hybrids that one shall leave a state where the texts part."""
         if route.leader is not None and self.shape.recurrent:
-            _mark(route.leader, route.agreed)
+            _mark(route.leader, route.shared)
 
     def fetching(self, route: Route) -> bool:
         """Whether a part of the route is on its way from disk."""

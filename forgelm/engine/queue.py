@@ -71,8 +71,8 @@ class Queue:
         """Where the sequence gets its prefix from; None while more of it is being computed or read from disk."""
         memory = self._memory
         route = memory.route(sequence.known)
-        sequence.reusable = max(route.depth, route.agreed if route.leader is not None else 0)
-        sequence.leader, sequence.shares = route.leader, route.agreed
+        sequence.reusable = max(route.depth, route.shared)
+        sequence.leader, sequence.shares = route.leader, route.shared
         if route.leader is not None:
             memory.await_leader(route)
             return None

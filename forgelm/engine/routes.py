@@ -71,6 +71,8 @@ class Route:
     """A state to load on top of the holder's attention; None where the holder's own will do."""
     leader: Holder | None = None
     """A running sequence that is about to compute more of this prefix than is there now."""
+    shared: int = 0
+    """How far the leader's tokens agree."""
     agreed: int = 0
     """How far anybody's tokens agree, computed or not."""
 
@@ -104,7 +106,7 @@ def find_route(
             best, most = option, gain
     best.agreed = path[-1][1] if path else 0
     if wait:
-        best.leader = _leader(path, best.depth)
+        best.leader, best.shared = _leader(path, best.depth)
     return best
 
 
@@ -128,9 +130,10 @@ def _may_adopt(route: Route) -> bool:
     return holder is not None and not holder.running and holder.slot != NO_SLOT and holder.computed == route.depth
 
 
-def _leader(path: Iterable[tuple[Node, int]], depth: int) -> Holder | None:
+def _leader(path: Iterable[tuple[Node, int]], depth: int) -> tuple[Holder | None, int]:
+    """Whom to wait for, and up to where: others' tokens may agree further than the leader's."""
     for node, agreed in reversed(list(path)):
         for holder in node.holders:
             if holder.running and holder.computed < agreed and agreed - depth >= MIN_SHARED:
-                return holder
-    return None
+                return holder, agreed
+    return None, 0
