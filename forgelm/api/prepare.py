@@ -12,10 +12,10 @@ from forgelm.api.wire import ChatRequest, GenerationRequest
 from forgelm.config import Profile, SamplingDefaults
 from forgelm.errors import InvalidRequest, ModelNotFound, UnsupportedParameter
 from forgelm.llama.vocab import Vocabulary
+from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Continuation
 from forgelm.text.messages import normalise
 from forgelm.text.template import ChatTemplate
-from forgelm.text.truncate import Messages
 
 MAX_MESSAGES = 16_384
 """No context holds so many; merging, rendering and splitting hundreds of thousands takes minutes."""
@@ -49,8 +49,7 @@ class Preparer:
         """A `/v1/chat/completions` body. Raises `RequestError` naming the field."""
         request = fields.decode_chat(body)
         self._check_common(request)
-        template = self._template
-        if template is None:
+        if self._template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
         if len(request.messages) > MAX_MESSAGES:
             raise InvalidRequest(
@@ -58,12 +57,10 @@ class Preparer:
             )
         extra = dict(request.chat_template_kwargs or {})
         thinking = fields.thinking(extra, default=self._profile.chat.thinking)
-
-        def render(messages: Messages) -> str:
-            return template.render(messages, enable_thinking=thinking, **extra)
-
+        messages = normalise(request.messages)
+        conversation = Conversation(messages, thinking, variables=extra, merged=len(request.messages) - len(messages))
         asked = request.max_completion_tokens or request.max_tokens
-        prompt = self._prompter.chat(normalise(request.messages), render, self._room(request, asked, context))
+        prompt = self._prompter.chat(conversation, self._room(request, asked, context))
         defaults = self._profile.sampling.thinking if thinking else self._profile.sampling.plain
         return self._finish(request, prompt, asked, defaults, context)
 

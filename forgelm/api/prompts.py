@@ -4,7 +4,6 @@ Shortens what is too long, if asked to, and refuses it otherwise.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,8 +12,10 @@ from forgelm import log
 from forgelm.config import Cache
 from forgelm.errors import ContextExceeded, InvalidRequest
 from forgelm.llama.vocab import Vocabulary
-from forgelm.text.boundaries import common_length, find_boundaries, next_turn
+from forgelm.text.boundaries import common_length, find_boundaries, next_turns
+from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Continuation, Encoded, Encoder
+from forgelm.text.isolate import Isolator
 from forgelm.text.known import Known
 from forgelm.text.marks import Marks, learn_marks
 from forgelm.text.template import ChatTemplate
@@ -23,7 +24,8 @@ from forgelm.text.truncate import Messages, Policy, shorten, shorten_tokens
 ANSWER_SHARE = 4
 """One part in so many of the context is left to an answer for which nobody has named a length."""
 
-Render = Callable[[Messages], str]
+OPENING = 64
+"""Characters of a prompt's end that are shown to callers."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -37,6 +39,9 @@ class Prompt(msgspec.Struct, frozen=True):
     """Where its answer is remembered."""
     truncated: int | None = None
     """Tokens left out; None unless leaving out was allowed."""
+    opening: str = ""
+    """The end of a chat's prompt: whether thinking was begun can be seen there. Each special token that somebody wrote
+    into a message is a U+FFFD."""
 
     @property
     def tokens(self) -> int:
@@ -70,36 +75,79 @@ def answer_room(asked: int | None, context: int) -> int:
     return asked if asked and asked < context else context // ANSWER_SHARE
 
 
+class Chat:
+    """One conversation before a template: special tokens in it isolated, its prompts settled."""
+
+    def __init__(self, template: ChatTemplate, isolator: Isolator, conversation: Conversation, sign: str) -> None:
+        for name in ("messages", "tools"):
+            if name in conversation.variables:
+                raise InvalidRequest(
+                    f"chat_template_kwargs can't hold {name}: they are the request's own.",
+                    param=f"chat_template_kwargs.{name}",
+                )
+        self.conversation = conversation
+        self._template = template
+        self._isolator = isolator
+        self._sign = sign
+
+    def render(self, messages: Messages, *, continued: bool | None = None) -> str:
+        """The prompt for these messages of the conversation. Raises `InvalidRequest`."""
+        conversation = self.conversation
+        options = {
+            "enable_thinking": conversation.thinking,
+            "add_generation_prompt": conversation.add_generation_prompt,
+            "continue_final_message": conversation.continued if continued is None else continued,
+            **conversation.variables,
+        }
+        text = self._template.render(messages, conversation.merged, tools=conversation.tools, **options)
+        return self._isolator.settle(text, self._sign)
+
+    def render_later(self, messages: Messages) -> str | None:
+        """The same for messages that go on from the conversation; None if the template refuses those."""
+        try:
+            return self.render(messages, continued=False)
+        except InvalidRequest:
+            return None
+
+
 class Prompter:
     """Makes one model's prompts. Safe from several threads at once."""
 
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate | None, cache: Cache) -> None:
         self._vocabulary = vocabulary
+        self._template = template
         self._bos_text = vocabulary.text_of(vocabulary.bos)
         self._marks = learn_marks(template, vocabulary) if template else Marks()
-        self._encoder = Encoder(vocabulary, self._marks, Known() if cache.prefix_cache else None)
+        self._isolator = Isolator(template, vocabulary) if template else None
+        known = Known() if cache.prefix_cache else None
+        self._encoder = Encoder(vocabulary, self._marks, known, self._isolator)
         self._wants_boundaries = cache.prefix_cache and cache.checkpoints
         self._log = log.get("api.prompts")
 
-    def chat(self, messages: Messages, render: Render, room: Room) -> Prompt:
-        """The prompt that `render` makes of `messages`. Raises `RequestError`, as `render` does."""
+    def chat(self, conversation: Conversation, room: Room) -> Prompt:
+        """The prompt for `conversation`. Raises `RequestError` naming the message or field."""
+        if self._template is None or self._isolator is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        conversation, sign = self._isolator.isolate(conversation)
+        chat = Chat(self._template, self._isolator, conversation, sign)
 
         def encode(these: Messages) -> Encoded:
-            text = render(these)
+            text = chat.render(these)
             # A template that writes BOS itself must not get a second one.
             add_special = not (self._bos_text and text.startswith(self._bos_text))
-            return self._encoder.encode(text, add_special=add_special)
+            return self._encoder.encode(text, add_special=add_special, sign=sign)
 
-        truncated = None
-        if room.policy is None:
-            encoded = encode(messages)
-        else:
-            whole = encode(messages)
+        truncated, messages = None, conversation.messages
+        encoded = encode(messages)
+        if room.policy is not None:
+            whole = encoded
             messages, encoded = shorten(messages, whole, room.policy, encode, lambda it: it.tokens <= room.most)
             truncated = whole.tokens - encoded.tokens
         room.check(encoded.tokens, "messages")
-        boundaries = self._boundaries(messages, encoded, render) if self._wants_boundaries else ()
-        return Prompt(encoded.ids, boundaries, self._encoder.keep(encoded), truncated)
+        boundaries = self._boundaries(chat, messages, encoded) if self._wants_boundaries else ()
+        # A placeholder is two characters.
+        opening = self._isolator.shown(encoded.text[-2 * OPENING :], sign)[-OPENING:]
+        return Prompt(encoded.ids, boundaries, self._encoder.keep(encoded), truncated, opening)
 
     def text(self, text: str, room: Room) -> Prompt:
         """The prompt that is `text`, control tokens in it parsed. Raises `RequestError`."""
@@ -119,15 +167,13 @@ class Prompter:
         room.check(len(shortened) // 4, "prompt")
         return Prompt(shortened, truncated=truncated)
 
-    def _boundaries(self, messages: Messages, encoded: Encoded, render: Render) -> tuple[int, ...]:
-        try:
-            later = render(next_turn(messages))
-        except InvalidRequest:
-            # Nobody can go on from here, so nothing is shared with what comes.
-            return ()
-        boundaries = find_boundaries(encoded, later, self._marks, len(messages) + 2)
-        if self._log.is_enabled_for(logging.DEBUG) and not later.startswith(encoded.text):
-            self._log.debug("the next turn re-renders this prompt", **self._difference(encoded, later, boundaries))
+    def _boundaries(self, chat: Chat, messages: Messages, encoded: Encoded) -> tuple[int, ...]:
+        turns = next_turns(msgspec.structs.replace(chat.conversation, messages=messages))
+        laters = [later for later in map(chat.render_later, turns) if later is not None]
+        # There are none if nobody can go on from here: then nothing is shared with what comes.
+        boundaries = find_boundaries(encoded, laters, self._marks, len(messages) + 2)
+        if laters and self._log.is_enabled_for(logging.DEBUG) and not laters[0].startswith(encoded.text):
+            self._log.debug("the next turn re-renders this prompt", **self._difference(encoded, laters[0], boundaries))
         return boundaries
 
     def _difference(self, encoded: Encoded, later: str, boundaries: tuple[int, ...]) -> dict[str, Any]:
@@ -136,8 +182,7 @@ class Prompter:
         cuts = zip(encoded.spans, encoded.positions, strict=True)
         start, position = max(((span.start, at) for span, at in cuts if span.end <= shared), default=(0, 0))
         before, after = (
-            self._vocabulary.tokenize(text[start:], add_special=False, parse_special=True)
-            for text in (encoded.text, later)
+            self._encoder.tokenize(text[start:], add_special=False, sign=encoded.sign) for text in (encoded.text, later)
         )
         agreed = next((n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(after))
         changed = before[agreed] if agreed < len(before) else -1

@@ -6,7 +6,7 @@ Knows nothing of templates or of which text may hold special tokens; callers say
 import ctypes
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,53 @@ class Vocabulary:
             L.llama_model_free(self._model)
             self._model = None
 
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> "array[int]":
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool, inside: bool = False) -> "array[int]":
         """Token ids of `text` (int32).
 
         `add_special` adds what the model wants at the start (BOS); `parse_special` reads control tokens written out
-        in the text. llama.cpp releases the interpreter lock meanwhile.
+        in the text; `inside`: it goes on from other text, where some vocabularies would put a space between. llama.cpp
+        releases the interpreter lock meanwhile.
         """
+        if inside and self._spaces:
+            return self._continue(text, parse_special)
         if len(text) <= _WHOLE or not parse_special or self.adds_end:
             return self._tokenize(text, add_special, parse_special)
         tokens = array("i")
         for index, part in enumerate(self._parts(text)):
             tokens += self._tokenize(part, add_special and index == 0, parse_special=True)
         return tokens
+
+    @cached_property
+    def _spaces(self) -> bool:
+        """Whether a space is put before every text."""
+        return self.pieces_of(self._tokenize("x", False, False)).startswith(b" ")
+
+    def _continue(self, text: str, parse_special: bool) -> "array[int]":
+        """`text` without a space before it: tokenized after a letter that none of its own merge with."""
+        for letter in "\n|x0":
+            before = self._tokenize(letter, False, False)
+            tokens = self.tokenize(letter + text, add_special=False, parse_special=parse_special)
+            if tokens[: len(before)] == before:
+                return tokens[len(before) :]
+        return self.tokenize(text, add_special=False, parse_special=parse_special)
+
+    def pieces_of(self, tokens: Iterable[int]) -> bytes:
+        """What `tokens` stand for, joined."""
+        return b"".join([self.pieces[token] for token in tokens])
+
+    def spell(self, text: str, avoid: Container[int]) -> "array[int]":
+        """Token ids of `text` without any of `avoid`, whatever it is the name of. Raises `ModelError` if there are
+        none.
+
+        `parse_special=False` isn't enough: llama.cpp matches tokens of the kind USER_DEFINED even so.
+        """
+        tokens = self.tokenize(text, add_special=False, parse_special=False, inside=True)
+        if not any(token in avoid for token in tokens) and self.pieces_of(tokens) == text.encode():
+            return tokens
+        if len(text) < 2:
+            raise ModelError(f"the vocabulary can't spell {text!r}")
+        half = len(text) // 2
+        return self.spell(text[:half], avoid) + self.spell(text[half:], avoid)
 
     def _parts(self, text: str) -> Iterator[str]:
         """`text` cut before special tokens, about every `_PART` characters.
@@ -137,6 +172,29 @@ class Vocabulary:
             for name, token in named.items()
             if kinds[name] == control and sum(name in other for other in specials) == 1
         }
+
+    def special(self, text: str) -> int | None:
+        """The id if `text` is exactly one token that is looked for before text is tokenized."""
+        if text not in self._specials:
+            return None
+        tokens = self.tokenize(text, add_special=False, parse_special=True)
+        return tokens[0] if len(tokens) == 1 else None
+
+    def reserved(self) -> dict[str, bool]:
+        """Names of the tokens that are looked for before text is tokenized → whether that can't be switched off.
+
+        False: control tokens and the unknown one. True: those of the kind USER_DEFINED, which may be anything from
+        `<think>` to a row of spaces.
+        """
+        hidden = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
+        return {name: not attributes & hidden for name, attributes in self._specials.items()}
+
+    @cached_property
+    def fim(self) -> tuple[int, int, int] | None:
+        """Tokens for filling in the middle: what is put before the prefix, the suffix and the middle."""
+        vocab = self._vocab
+        tokens = L.llama_vocab_fim_pre(vocab), L.llama_vocab_fim_suf(vocab), L.llama_vocab_fim_mid(vocab)
+        return tokens if min(tokens) >= 0 else None
 
     @cached_property
     def adds_end(self) -> bool:

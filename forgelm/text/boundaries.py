@@ -8,33 +8,48 @@ what will change lies behind the last boundary.
 from collections.abc import Sequence
 from typing import Any
 
+from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Encoded
 from forgelm.text.marks import Marks
+from forgelm.text.truncate import Messages
 
 _ANYTHING = "0"
 """Stands for what is said next; nothing that a template would take for markup or cut off."""
 
 
-def next_turn(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation once it has been answered and has gone on, with any words."""
-    answer, question = ({"role": role, "content": _ANYTHING} for role in ("assistant", "user"))
-    return [*messages, answer, question]
+def next_turns(conversation: Conversation) -> list[Messages]:
+    """The conversation once it has been answered and has gone on: with any words, and with a call where there may be.
 
-
-def find_boundaries(prompt: Encoded, later: str, marks: Marks, most: int) -> tuple[int, ...]:
-    """Ascending token positions of `prompt`: the beginnings of messages, and of what `later`, its next turn, changes.
-
-    All are at least 1 and less than the prompt's length: they lie before marks, where tokens don't depend on what
-    follows. At most `most`, the first ones and the last ones: anybody can write marks into a message.
+    After a call and its result the chat goes on in the same turn, whose thinking templates keep.
     """
-    shared = common_length(prompt.text, later)
-    kept = [
-        (position, span.token)
+    messages = list(conversation.messages)
+    answer: dict[str, Any] = {"role": "assistant", "content": _ANYTHING}
+    if conversation.continued:
+        last = messages.pop()
+        answer = {**last, "content": last["content"] + _ANYTHING}
+    turns = [[*messages, answer, {"role": "user", "content": _ANYTHING}]]
+    if conversation.tools or any(message["role"] == "tool" for message in messages):
+        function = {"name": _ANYTHING, "arguments": {}}
+        calling = {**answer, "tool_calls": [{"id": _ANYTHING, "type": "function", "function": function}]}
+        result = {"role": "tool", "content": _ANYTHING, "tool_call_id": _ANYTHING}
+        turns.append([*messages, calling, result])
+    return turns
+
+
+def find_boundaries(prompt: Encoded, laters: Sequence[str], marks: Marks, most: int) -> tuple[int, ...]:
+    """Ascending token positions of `prompt`: the beginnings of messages, and of what each of `laters` changes.
+
+    `laters` are the next turn as it may be. All positions are at least 1 and less than the prompt's length: they lie
+    before marks, where tokens don't depend on what follows. At most `most`, the first ones and the last ones.
+    """
+    changes = [common_length(prompt.text, later) for later in laters]
+    cuts = [
+        (span.end, position, span.token)
         for span, position in zip(prompt.spans, prompt.positions, strict=True)
-        if span.end <= shared and position
+        if position
     ]
-    found = [position for position, token in kept[:-1] if token in marks.opening]
-    found += [position for position, _ in kept[-1:]]
+    last = {max((at for end, at, _ in cuts if end <= shared), default=0) for shared in changes} - {0}
+    found = sorted(last | {at for _, at, token in cuts if token in marks.opening and at < max(last, default=0)})
     if len(found) > most:
         found = found[: most // 2] + found[len(found) - (most - most // 2) :]
     return tuple(found)

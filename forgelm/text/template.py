@@ -1,27 +1,20 @@
 """A model's own chat template: messages in, prompt out, exactly as transformers renders it.
 
-The template comes with the model file, so it is foreign code: it runs in Jinja's sandbox, within a limit of
-time and of output. One that can't render the simplest chat is refused when the model is loaded; after that,
-whatever goes wrong is the request's. Knows nothing of tokens.
+One that can't render the simplest chat is refused when the model is loaded; after that, whatever goes wrong is the
+request's. Knows nothing of tokens.
 """
 
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from contextvars import ContextVar
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
-from forgelm.errors import InvalidRequest, ModelError
-from forgelm.text.messages import Abilities, fit
+from forgelm.errors import InvalidRequest
+from forgelm.text import sandbox
+from forgelm.text.messages import fit
+from forgelm.text.probe import learn_abilities
+from forgelm.text.sandbox import FAILURES, compile_source, one_line
 
 CHATML = (
     "{% for message in messages %}"
@@ -32,27 +25,10 @@ CHATML = (
 """The commonest format, for a model that has no template and a user who asks for this one. Never a silent
 default."""
 
-RENDER_SECONDS = 10.0
-"""Far over what the longest conversation needs; a template still running then doesn't end."""
-MAX_CHARACTERS = 64 * 1024 * 1024
-"""Of one rendered prompt."""
-MAX_POWER = 1024
-"""Of base and exponent alike, where a template computes one."""
-
-# What a template can raise of its own: Jinja's errors and the built-in ones of expressions on unexpected
-# values.
-FAILURES = (
-    TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-_deadline: ContextVar[float] = ContextVar("deadline")
+_PLACE_SECONDS = 1.0
+"""For finding the message that a template failed on."""
+_TRIES = 3
+"""Pairs of words put around a text that is gone on with; one that the chat holds as well is no use."""
 
 
 class ChatTemplate:
@@ -63,23 +39,33 @@ class ChatTemplate:
 
         Raises `ModelError`, with the line, for one that is broken or can't render a user's message.
         """
-        self._template = _compile(source)
-        self._defaults = {"tools": None, "documents": None, "bos_token": bos, "eos_token": eos}
-        self.abilities = self._probe()
+        self.source = source
+        self._template = compile_source(source)
+        self._defaults: dict[str, Any] = {"tools": None, "documents": None, "bos_token": bos, "eos_token": eos}
+        if not self._takes_no_tools():
+            # Those that are meant for chats with tools only go through them without asking.
+            self._defaults["tools"] = []
+        self.abilities = learn_abilities(self._run)
 
     def render(
         self,
         messages: Sequence[dict[str, Any]],
+        merged: int = 0,
         /,
         *,
         enable_thinking: bool,
+        tools: Sequence[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """The prompt for `messages` (from `normalise`), adapted to what the template takes.
 
-        `variables` are further ones for the template, such as a client's `chat_template_kwargs`. Raises
-        `InvalidRequest` when the template refuses the messages or fails on them.
+        `tools` are OpenAI's definitions. `continue_final_message` leaves the last message open: the prompt ends with
+        its text. `variables` are further ones for the template, such as a client's `chat_template_kwargs`.
+
+        Raises `InvalidRequest` when the template refuses the messages or fails on them, naming the message where one
+        can be found; the client calls it by a number higher by `merged`, but for the first.
         """
         if "messages" in variables:
             raise InvalidRequest(
@@ -87,172 +73,87 @@ class ChatTemplate:
                 param="chat_template_kwargs.messages",
             )
         context = {
-            "add_generation_prompt": add_generation_prompt,
-            "enable_thinking": enable_thinking,
             **variables,
-            "messages": fit(messages, self.abilities),
+            "enable_thinking": enable_thinking,
+            **({"tools": tools} if tools else {}),
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
         try:
-            return self._run(context)
+            if not continue_final_message:
+                return self._show(messages, context)
+            prompt = self._continue(messages, context)
         except FAILURES as error:
             raise InvalidRequest(
-                f"The model's chat template can't render these messages: {_one_line(error)}", param="messages"
+                f"The model's chat template can't render these messages: {one_line(error)}",
+                param=self._place(messages, context, error, merged),
             ) from error
+        if prompt is None:
+            at = _name(len(messages) - 1, merged)
+            raise InvalidRequest(
+                f"{at} can't be continued: the model's chat template doesn't show where its text ends.", param=at
+            )
+        return prompt
 
-    def _run(self, context: Mapping[str, Any]) -> str:
-        token = _deadline.set(time.monotonic() + RENDER_SECONDS)
-        try:
-            return _join(self._template.generate({**self._defaults, **context}))
-        finally:
-            _deadline.reset(token)
+    def _show(
+        self, messages: Sequence[dict[str, Any]], context: Mapping[str, Any], seconds: float | None = None
+    ) -> str:
+        return self._run({**context, "messages": fit(messages, self.abilities)}, seconds)
 
-    def _probe(self) -> Abilities:
-        try:
-            said = self._shows("user")
-        except FAILURES as error:
-            raise ModelError(f"the chat template can't render a message: {_one_line(error)}") from error
-        if not said:
-            raise ModelError("the chat template leaves out what the user says")
-        return Abilities(
-            system=self._takes("system", "user"),
-            late_system=self._takes("user", "assistant", "system", "user"),
-            repeats=self._takes("user", "user"),
-        )
+    def _run(self, context: Mapping[str, Any], seconds: float | None = None) -> str:
+        return sandbox.run(self._template, {**self._defaults, **context}, seconds=seconds)
 
-    def _takes(self, *roles: str) -> bool:
+    def _takes_no_tools(self) -> bool:
         try:
-            return self._shows(*roles)
+            self._run({"messages": [{"role": "user", "content": "0"}], "add_generation_prompt": True})
         except FAILURES:
             return False
+        return True
 
-    def _shows(self, *roles: str) -> bool:
-        """Whether each message of a chat of these roles is in the prompt: some templates drop what they don't
-        know."""
-        words = [f"probe{index}word" for index in range(len(roles))]
-        messages = [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
-        prompt = self._run({"messages": messages, "add_generation_prompt": True, "enable_thinking": False})
-        return all(word in prompt for word in words)
+    def _continue(self, messages: Sequence[dict[str, Any]], context: Mapping[str, Any]) -> str | None:
+        """The prompt that ends with the last message's text; None if the template shows no such place.
 
+        Templates trim texts and write ends of turns after them, so the text is marked by words.
+        """
+        text: str = messages[-1]["content"]
 
-def _compile(source: str) -> Template:
-    try:
-        return _environment.from_string(source)
-    except TemplateSyntaxError as error:
-        raise ModelError(f"the chat template is broken in line {error.lineno}: {error.message}") from error
-    except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
-        raise ModelError(f"the chat template can't be compiled: {_one_line(error)}") from error
+        def show(content: str) -> str:
+            return self._show([*messages[:-1], {**messages[-1], "content": content}], context)
 
+        for number in range(_TRIES):
+            first, last = f"first{number}word", f"last{number}word"
+            shown = show(first + text + last)
+            if shown.count(first) == shown.count(last) == 1 and first + text + last in shown:
+                return shown[: shown.index(first)] + text
+            # Thinking in a text goes elsewhere, or is left out; its end is what the answer goes on from.
+            shown = show(text + last)
+            if shown.count(last) == 1:
+                return shown[: shown.index(last)]
+        return None
 
-def _join(pieces: Iterable[str]) -> str:
-    parts: list[str] = []
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        _check_size(size)
-        _check_time()
-        parts.append(piece)
-    return "".join(parts)
+    def _place(
+        self, messages: Sequence[dict[str, Any]], context: Mapping[str, Any], error: BaseException, merged: int
+    ) -> str:
+        """Which message the template fails on: the last one of the shortest beginning that fails in the same way."""
+        said, until = one_line(error), time.monotonic() + _PLACE_SECONDS
 
+        def fails(count: int) -> bool:
+            try:
+                self._show(messages[:count], context, until - time.monotonic())
+            except FAILURES as found:
+                return one_line(found) == said
+            return False
 
-def _check_time() -> None:
-    if time.monotonic() > _deadline.get():
-        raise SecurityError(f"it takes longer than {RENDER_SECONDS:.0f} seconds")
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_CHARACTERS:
-        raise SecurityError("the prompt is too long")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with limits of time and size. Jinja bounds `range`, so nested loops come by `call`."""
-
-    # Not folded at compile time either, where `10 ** 10 ** 10` would never end.
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _check_time()
-        return super().call(context, function, *args, **kwargs)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            for repeated, times in ((left, right), (right, left)):
-                if isinstance(repeated, Sized) and isinstance(times, int):
-                    _check_size(len(repeated) * times)
-        elif max(abs(left), abs(right)) > MAX_POWER:
-            raise SecurityError(f"{left} ** {right} is too large")
-        return super().call_binop(context, operator, left, right)
+        if isinstance(error, SecurityError) or not fails(len(messages)):
+            return "messages"
+        low, high = 1, len(messages)
+        while low < high and time.monotonic() < until:
+            middle = (low + high) // 2
+            if fails(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return _name(high - 1, merged) if low == high else "messages"
 
 
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what an assistant said, for training. Here it is plain
-    text."""
-
-    tags = {"generation"}  # noqa: RUF012  Jinja declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-class _Namespace(Namespace):
-    """Jinja's namespace without underscored names, by which code has got out of the sandbox."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError(f"a namespace can't hold {name!r}")
-        super().__setitem__(name, value)
-
-
-def _namespace(*args: Any, **kwargs: Any) -> Namespace:
-    namespace = _Namespace()
-    for name, value in dict(*args, **kwargs).items():
-        namespace[name] = value
-    return namespace
-
-
-class _Dict:
-    """`dict` without the methods by which a template could change what it was given."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        return dict.fromkeys(keys, value)
-
-
-def _raise_exception(message: Any) -> None:
-    raise TemplateError(str(message))
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter writes `<` as \u003c for web pages, which are other tokens.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _make_environment() -> _Sandbox:
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["namespace"] = _namespace
-    environment.globals["dict"] = _Dict()
-    return environment
-
-
-_environment = _make_environment()
+def _name(index: int, merged: int) -> str:
+    return f"messages[{index + merged if index else 0}]"

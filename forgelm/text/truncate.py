@@ -1,8 +1,8 @@
 """Shortening what is too long for the context, when a client asks for it: whole turns of a chat, or tokens of a text.
 
-"head" drops the oldest, "middle" what comes after the beginning. A turn is what the user says, with the answers to it:
-turns go as a whole, so that roles still alternate. The leading system message and the last turn always stay. Knows
-nothing of templates or tokenizers; callers measure.
+"head" drops the oldest, "middle" what comes after the beginning. A turn is what the user says, with the answers to it,
+calls and their results among them: turns go as a whole, so that roles still alternate. The leading system message and
+the last turn always stay. Knows nothing of templates or tokenizers; callers measure.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,8 @@ def split_turns(messages: Messages) -> tuple[Messages, list[Messages]]:
     turns: list[Messages] = []
     answered = False
     for message in messages[len(start) :]:
-        is_answer = message["role"] == "assistant"
+        # What tools say belongs to the answer.
+        is_answer = message["role"] in ("assistant", "tool")
         if not turns or (answered and not is_answer):
             turns.append([])
         turns[-1].append(message)

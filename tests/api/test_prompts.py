@@ -1,20 +1,21 @@
 """Prompts as the `Prompter` makes them, without a server around it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forgelm.api.prompts import Prompter, Room
 from forgelm.config import Cache
-from forgelm.errors import ContextExceeded, InvalidRequest
+from forgelm.errors import ContextExceeded
 from forgelm.llama.vocab import Vocabulary
+from forgelm.text.conversation import Conversation
 from forgelm.text.template import CHATML, ChatTemplate
-from forgelm.text.truncate import Messages
 
 pytestmark = pytest.mark.model
 
-HI: Messages = [{"role": "user", "content": "Hi"}]
+HI = Conversation([{"role": "user", "content": "Hi"}])
 ROOM = Room(1000)
 
 
@@ -25,32 +26,33 @@ def vocabulary(starter_path: Path) -> Iterator[Vocabulary]:
     opened.close()
 
 
-def render(messages: Messages) -> str:
-    return ChatTemplate(CHATML).render(messages, enable_thinking=False)
-
-
 def test_a_chat_that_can_not_go_on_has_no_boundaries(vocabulary: Vocabulary) -> None:
     """Its template refuses the turn after this one; the request itself is good."""
-
-    def render_once(messages: Messages) -> str:
-        if len(messages) > 1:
-            raise InvalidRequest("one message only", param="messages")
-        return render(messages)
-
-    prompter = Prompter(vocabulary, ChatTemplate(CHATML), Cache())
-    assert prompter.chat(HI, render_once, ROOM).boundaries == ()
-    assert prompter.chat(HI, render, ROOM).boundaries != ()
+    once = "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}"
+    assert Prompter(vocabulary, ChatTemplate(once + CHATML), Cache()).chat(HI, ROOM).boundaries == ()
+    assert Prompter(vocabulary, ChatTemplate(CHATML), Cache()).chat(HI, ROOM).boundaries != ()
 
 
-def test_each_chat_is_rendered_twice_and_once_without_boundaries(vocabulary: Vocabulary) -> None:
+def test_each_chat_is_rendered_twice_and_once_without_boundaries(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for cache, times in ((Cache(), 2), (Cache(checkpoints=False), 1), (Cache(prefix_cache=False), 1)):
+        template = ChatTemplate(CHATML)
+        prompter = Prompter(vocabulary, template, cache)
         rendered: list[int] = []
 
-        def count(messages: Messages, rendered: list[int] = rendered) -> str:
+        def count(
+            messages: list[dict[str, Any]],
+            *args: Any,
+            rendered: list[int] = rendered,
+            render: Callable[..., str] = template.render,
+            **options: Any,
+        ) -> str:
             rendered.append(len(messages))
-            return render(messages)
+            return render(messages, *args, **options)
 
-        Prompter(vocabulary, ChatTemplate(CHATML), cache).chat(HI * 99, count, ROOM)
+        monkeypatch.setattr(template, "render", count)
+        prompter.chat(Conversation(HI.messages * 99), ROOM)
         assert len(rendered) == times
 
 
@@ -62,7 +64,7 @@ def test_a_prompt_that_is_refused_is_not_remembered(vocabulary: Vocabulary) -> N
     with pytest.raises(ContextExceeded):
         prompter.text("word " * 2000, ROOM)
     with pytest.raises(ContextExceeded):
-        prompter.chat(HI * 1000, render, ROOM)
+        prompter.chat(Conversation(HI.messages * 1000), ROOM)
     shortened = prompter.text("word " * 2000, Room(1000, "head", 100))
     assert (shortened.tokens, shortened.continuation) == (900, None)
     assert len(known) == 0
@@ -72,7 +74,7 @@ def test_a_prompt_that_is_refused_is_not_remembered(vocabulary: Vocabulary) -> N
 
 def test_nothing_is_remembered_when_switched_off(vocabulary: Vocabulary) -> None:
     prompter = Prompter(vocabulary, ChatTemplate(CHATML), Cache(prefix_cache=False))
-    assert prompter.chat(HI, render, ROOM).continuation is None
+    assert prompter.chat(HI, ROOM).continuation is None
     assert prompter.text("Hi", ROOM).continuation is None
 
 

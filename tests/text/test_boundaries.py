@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgelm.text.boundaries import common_length, find_boundaries, next_turn
+from forgelm.text.boundaries import common_length, find_boundaries, next_turns
+from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Encoded
 from forgelm.text.template import ChatTemplate
 from tests.text.conftest import Speaker, chat
@@ -43,8 +44,9 @@ def boundaries_of(
 ) -> tuple[Encoded, list[int]]:
     """The prompt and its boundaries."""
     prompt = speaker.encode(messages, thinking=thinking)
-    later = speaker.render(next_turn(messages), thinking=thinking)
-    return prompt, list(find_boundaries(prompt, later, speaker.marks, len(messages) + 2))
+    turns = next_turns(Conversation(messages, prefill=False))
+    laters = [speaker.render(turn, thinking=thinking) for turn in turns]
+    return prompt, list(find_boundaries(prompt, laters, speaker.marks, len(messages) + 2))
 
 
 def shared(one: Encoded, other: Encoded) -> int:
