@@ -34,6 +34,11 @@ class Source:
         """Keep what is read from here on, so that it can be had again by `held`."""
         self._held = self.at
 
+    def back(self) -> None:
+        """Read again what was read since `hold`."""
+        self.at = self._held
+        self.release()
+
     def held(self) -> str:
         """What was read since `hold`; nothing if it was released."""
         text = self.text[self._held : self.at] if self._held >= 0 else ""
@@ -85,20 +90,33 @@ class Source:
             yield
         return self.at < len(self.text)
 
-    def until(self, marks: tuple[str, ...], emit: Callable[[str], None]) -> Generator[None, None, str | None]:
+    def ahead(self, count: int) -> Generator[None, None, str]:
+        """The next `count` characters, without reading them; fewer at the end."""
+        while len(self.text) - self.at < count and not self.ended:
+            yield
+        return self.text[self.at : self.at + count]
+
+    def until(
+        self, marks: tuple[str, ...], emit: Callable[[str], None], *, tail: bool = True
+    ) -> Generator[None, None, str | None]:
         """Read up to the first of `marks`, giving the text to `emit` as it comes; None at the end of the text.
 
-        The mark itself is left to be read. Held back is only what may become one.
+        The mark itself is left to be read. Held back is only what may become one; with `tail` it is given out at the
+        end of the text, otherwise dropped.
         """
         find = re.compile("|".join(map(re.escape, marks)) or r"(?!)").search
         while True:
             found = find(self.text, self.at)
-            end = found.start() if found else len(self.text) - (0 if self.ended else self._partial(marks))
+            kept = self._partial(marks) if not found and not (tail and self.ended) else 0
+            end = found.start() if found else len(self.text) - kept
             if end > self.at:
                 emit(self.text[self.at : end])
                 self.at = end
-            if found or self.ended:
-                return found.group() if found else None
+            if found:
+                return found.group()
+            if self.ended:
+                self.at = len(self.text)
+                return None
             yield
 
     def _partial(self, marks: tuple[str, ...]) -> int:

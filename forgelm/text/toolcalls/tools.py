@@ -38,3 +38,11 @@ class ToolUse(msgspec.Struct, frozen=True):
         if self.choice in (AUTO, REQUIRED):
             return self.tools
         return tuple(tool for tool in self.tools if tool.name == self.choice)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a template renders for a request with tools."""
+
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None
+    """The template's variable `tools`; None where the tools are told in the messages."""
