@@ -71,8 +71,19 @@ class CallSink:
 
     def arguments(self, text: str) -> None:
         """The next piece of its arguments."""
-        if text:
+        last = self.events[-1] if self.events else None
+        if isinstance(last, CallArguments) and last.index == self.calls - 1:
+            self.events[-1] = CallArguments(last.index, last.text + text)
+        elif text:
             self.events.append(CallArguments(self.calls - 1, text))
+
+    def say(self, kind: type[Content] | type[Reasoning], text: str) -> None:
+        """The next piece of text beside calls."""
+        last = self.events[-1] if self.events else None
+        if isinstance(last, kind):
+            self.events[-1] = kind(last.text + text)
+        elif text:
+            self.events.append(kind(text))
 
 
 class CallParser(Protocol):
@@ -202,5 +213,4 @@ class OutputParser:
         waits = kind is Reasoning or self._parser is not None
         said = text if final or not waits else text.rstrip(SPACE)
         self._space = text[len(said) :]
-        if said:
-            self._sink.events.append(kind(said))
+        self._sink.say(kind, said)

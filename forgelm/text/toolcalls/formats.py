@@ -10,7 +10,7 @@ from forgelm.text.toolcalls.lark import Writer
 from forgelm.text.toolcalls.llama3 import Llama3
 from forgelm.text.toolcalls.mistral import Mistral
 from forgelm.text.toolcalls.qwen35 import Qwen35
-from forgelm.text.toolcalls.tools import Prepared, Tool, ToolUse
+from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 
 class ToolFormat(Protocol):
@@ -32,6 +32,11 @@ class ToolFormat(Protocol):
         ...
 
     @property
+    def native(self) -> bool:
+        """Whether the template is given the tools. Otherwise `prepare` tells them in the messages."""
+        ...
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """Texts that must be shown even where they are control tokens, or the parser doesn't see them."""
         ...
@@ -40,12 +45,8 @@ class ToolFormat(Protocol):
         """Reads calls of `tools`."""
         ...
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
-        """Messages and tools as the template takes them.
-
-        `messages` are plain ones, with `tool_calls` as OpenAI has them, but `arguments` decoded, in assistant messages,
-        and of the role `tool` with `tool_call_id` for results.
-        """
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """Plain messages, as `normalise` leaves them, as the format writes their calls and results."""
         ...
 
     def rest(self, writer: Writer, use: ToolUse) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forgelm.text.toolcalls.hermes import CLOSE, OPEN, Hermes
-from forgelm.text.toolcalls.tools import Prepared, Tool
+from forgelm.text.toolcalls.tools import Tool
 
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 
@@ -30,21 +30,27 @@ class Generic(Hermes):
     """The format, for templates that know nothing of tools."""
 
     name = "generic"
+    native = False
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
         told = introduction(tools)
         plain = [_plain(message) for message in messages]
         if plain and plain[0]["role"] == "system":
             plain[0] = {**plain[0], "content": f"{plain[0]['content']}\n\n{told}"}
         else:
             plain.insert(0, {"role": "system", "content": told})
-        return Prepared(tuple(_joined(plain)), None)
+        return _joined(plain)
 
 
 def introduction(tools: Sequence[Tool]) -> str:
     """What the system message says of `tools`."""
-    lines = "\n".join(json.dumps(tool.declaration()["function"], ensure_ascii=False) for tool in tools)
+    lines = "\n".join(_described(tool) for tool in tools)
     return INTRODUCTION.format(tools=lines, open=OPEN, close=CLOSE, result_open=RESULT_OPEN, result_close=RESULT_CLOSE)
+
+
+def _described(tool: Tool) -> str:
+    told = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return json.dumps({key: value for key, value in told.items() if value}, ensure_ascii=False)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from forgelm.text.output import CallParser, CallSink
 from forgelm.text.toolcalls.calls import read_calls
 from forgelm.text.toolcalls.lark import Writer, alternatives, arguments, literal, repeated
 from forgelm.text.toolcalls.source import Source, Waiting
-from forgelm.text.toolcalls.tools import Prepared, Tool, ToolUse
+from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -44,13 +44,14 @@ class Hermes:
     name = "hermes"
     opening = OPEN
     anywhere = True
+    native = True
     marks: tuple[str, ...] = (OPEN, CLOSE)
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
         return HermesParser([tool.name for tool in tools])
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
-        return Prepared(tuple(messages), tuple(tool.declaration() for tool in tools))
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        return list(messages)
 
     def rest(self, writer: Writer, use: ToolUse) -> str:
         call = alternatives(writer, use, "call", _write)

@@ -12,7 +12,7 @@ from forgelm.text.output import CallParser, CallSink
 from forgelm.text.toolcalls.calls import read_call
 from forgelm.text.toolcalls.lark import Writer, alternatives, arguments, literal
 from forgelm.text.toolcalls.source import Source, Waiting
-from forgelm.text.toolcalls.tools import Prepared, Tool, ToolUse
+from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 TAG = "<|python_tag|>"
 
@@ -45,15 +45,14 @@ class Llama3:
     name = "llama3"
     opening = '{"name": "'
     anywhere = False
+    native = True
     marks: tuple[str, ...] = (TAG,)
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
         return Llama3Parser([tool.name for tool in tools])
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
-        """These templates take one call a message, so a message with several becomes several."""
-        single = [part for message in messages for part in _split(message)]
-        return Prepared(tuple(single), tuple(tool.declaration() for tool in tools))
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        return list(messages)
 
     def rest(self, writer: Writer, use: ToolUse) -> str:
         # One call even where several are allowed: the templates couldn't render the history of more.
@@ -63,10 +62,3 @@ class Llama3:
 def _write(_: int, tool: Tool) -> str:
     head = f'{tool.name}", "parameters": '
     return f"{literal(head)} {arguments(tool)} {literal('}')}"
-
-
-def _split(message: dict[str, Any]) -> list[dict[str, Any]]:
-    calls = message.get("tool_calls") or []
-    if len(calls) < 2:
-        return [message]
-    return [{**message, "tool_calls": [call]} for call in calls]

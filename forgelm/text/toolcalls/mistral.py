@@ -6,8 +6,6 @@
 The parser reads both, whatever the template; a grammar lets the template's own through.
 """
 
-import hashlib
-import re
 from collections.abc import Collection, Generator, Sequence
 from typing import Any
 
@@ -15,13 +13,11 @@ from forgelm.text.output import CallParser, CallSink
 from forgelm.text.toolcalls.calls import read_arguments, read_calls
 from forgelm.text.toolcalls.lark import Writer, alternatives, arguments, literal, repeated
 from forgelm.text.toolcalls.source import Source, Waiting
-from forgelm.text.toolcalls.tools import Prepared, Tool, ToolUse
+from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 OPEN = "[TOOL_CALLS]"
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
-
-_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class MistralParser:
@@ -66,6 +62,7 @@ class Mistral:
     name = "mistral"
     opening = OPEN
     anywhere = True
+    native = True
 
     def __init__(self, template_source: str = "") -> None:
         """`template_source` tells which of the two it is; without one, the newer."""
@@ -76,9 +73,8 @@ class Mistral:
     def parser(self, tools: Sequence[Tool]) -> CallParser:
         return MistralParser([tool.name for tool in tools])
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
-        """These templates refuse every id but those of nine letters and digits: others are made into such."""
-        return Prepared(tuple(map(_with_ids, messages)), tuple(tool.declaration() for tool in tools))
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        return list(messages)
 
     def rest(self, writer: Writer, use: ToolUse) -> str:
         if self._array:
@@ -98,18 +94,3 @@ def _write_object(_: int, tool: Tool) -> str:
     before, after = literal(', "id": "'), literal('"')
     identifier = f"({before} /[A-Za-z0-9]{{9}}/ {after})?"
     return f"{literal(head)} {arguments(tool)} {identifier} {literal('}')}"
-
-
-def _with_ids(message: dict[str, Any]) -> dict[str, Any]:
-    changed = dict(message)
-    if message.get("tool_calls"):
-        changed["tool_calls"] = [{**call, "id": _short(str(call.get("id", "")))} for call in message["tool_calls"]]
-    if "tool_call_id" in message:
-        changed["tool_call_id"] = _short(str(message["tool_call_id"]))
-    return changed
-
-
-def _short(identifier: str) -> str:
-    if _ID.fullmatch(identifier):
-        return identifier
-    return hashlib.sha256(identifier.encode()).hexdigest()[:9]

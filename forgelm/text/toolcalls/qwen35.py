@@ -17,7 +17,7 @@ from forgelm.text.toolcalls.lark import Writer, alternatives, repeated
 from forgelm.text.toolcalls.qwen35_grammar import write_function
 from forgelm.text.toolcalls.qwen35_values import Arguments
 from forgelm.text.toolcalls.source import Source, Waiting
-from forgelm.text.toolcalls.tools import Prepared, Tool, ToolUse
+from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -79,14 +79,15 @@ class Qwen35:
     name = "qwen35"
     opening = OPEN
     anywhere = True
+    native = True
     marks: tuple[str, ...] = (OPEN, CLOSE)
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
         return Qwen35Parser(tools)
 
-    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Prepared:
-        """Values that the template would write as Python does (`True`, `None`) go in as the JSON that they are."""
-        return Prepared(tuple(map(_as_json, messages)), tuple(tool.declaration() for tool in tools))
+    def prepare(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """The template would write `True` and `None` as Python does: as JSON they are what the model generated."""
+        return [_as_json(message) for message in messages]
 
     def rest(self, writer: Writer, use: ToolUse) -> str:
         function = alternatives(writer, use, "function", lambda index, tool: write_function(writer, index, tool))

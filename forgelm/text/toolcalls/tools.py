@@ -17,12 +17,6 @@ class Tool(msgspec.Struct, frozen=True):
     """The JSON schema of its arguments, an object's; empty: any object."""
     strict: bool = False
 
-    def declaration(self) -> dict[str, Any]:
-        """As OpenAI writes it, which is what chat templates take."""
-        function: dict[str, Any] = {"name": self.name, "description": self.description}
-        function["parameters"] = self.parameters or {"type": "object", "properties": {}}
-        return {"type": "function", "function": function}
-
 
 class ToolUse(msgspec.Struct, frozen=True):
     """The tools of a request, one at least, and what the answer must do with them."""
@@ -38,11 +32,3 @@ class ToolUse(msgspec.Struct, frozen=True):
         if self.choice in (AUTO, REQUIRED):
             return self.tools
         return tuple(tool for tool in self.tools if tool.name == self.choice)
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """What a template renders for a request with tools."""
-
-    messages: tuple[dict[str, Any], ...]
-    tools: tuple[dict[str, Any], ...] | None
-    """The template's variable `tools`; None where the tools are told in the messages."""
