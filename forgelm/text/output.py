@@ -11,6 +11,7 @@ Knows the order of things (thinking first, then the answer); what a call looks l
 
 import secrets
 from collections.abc import Generator
+from itertools import groupby
 from typing import Protocol
 
 import msgspec
@@ -71,19 +72,21 @@ class CallSink:
 
     def arguments(self, text: str) -> None:
         """The next piece of its arguments."""
-        last = self.events[-1] if self.events else None
-        if isinstance(last, CallArguments) and last.index == self.calls - 1:
-            self.events[-1] = CallArguments(last.index, last.text + text)
-        elif text:
-            self.events.append(CallArguments(self.calls - 1, text))
+        self.events.append(CallArguments(self.calls - 1, text))
 
     def say(self, kind: type[Content] | type[Reasoning], text: str) -> None:
         """The next piece of text beside calls."""
-        last = self.events[-1] if self.events else None
-        if isinstance(last, kind):
-            self.events[-1] = kind(last.text + text)
-        elif text:
-            self.events.append(kind(text))
+        self.events.append(kind(text))
+
+    def take(self) -> list[Event]:
+        """The events since the last time, pieces of the same text joined."""
+        taken: list[Event] = []
+        for (kind, _), group in groupby(self.events, lambda event: (type(event), getattr(event, "index", 0))):
+            pieces = list(group)
+            text = "".join(piece.text for piece in pieces if not isinstance(piece, CallBegin))
+            taken += pieces if kind is CallBegin else [msgspec.structs.replace(pieces[0], text=text)] if text else []
+        self.events = []
+        return taken
 
 
 class CallParser(Protocol):
@@ -140,8 +143,7 @@ class OutputParser:
 
     def _resume(self) -> list[Event]:
         next(self._running, None)
-        events, self._sink.events = self._sink.events, []
-        return events
+        return self._sink.take()
 
     def _run(self) -> Generator[None, None, None]:
         if self._marks is not None:

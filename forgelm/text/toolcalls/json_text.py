@@ -18,6 +18,7 @@ _CLOSING = {"{": "}", "[": "]"}
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _WORD = re.compile(r"[-+.0-9A-Za-z]*")
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
+_SCALAR_SO_FAR = re.compile(r"-?[0-9][-+.0-9eE]*|-|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?")
 _UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
@@ -109,7 +110,7 @@ def _word(source: Source) -> Generator[None, None, str | None]:
         if found.end() < len(source.text):
             break
         if source.ended:
-            source.at = len(source.text)
+            source.at = found.end() if _SCALAR_SO_FAR.fullmatch(found.group()) else source.at
             return None
         yield
     if not _SCALAR.fullmatch(found.group()):
