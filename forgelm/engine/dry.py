@@ -54,11 +54,11 @@ def common_lengths(latest: Tokens, limit: int) -> Lengths:
     lengths = np.zeros(len(latest), np.int64)
     places = np.flatnonzero(latest[1:] == latest[0]) + 1 if limit > 0 else np.empty(0, np.intp)
     for done in range(1, min(limit, _ROUNDS) + 1):
+        if not len(places):
+            return lengths
         lengths[places] = done
         places = places[: np.searchsorted(places, len(latest) - done)]
         places = places[latest[places + done] == latest[done]]
-        if not len(places):
-            return lengths
     if limit > _ROUNDS:
         _long_lengths(latest, places, lengths, limit)
     return lengths

@@ -46,4 +46,4 @@ def _zipf_size(weights: Logits, mu: float, vocabulary: int) -> int:
     power = math.log(scale) + mu * math.log(2.0)
     # A flat distribution's exponent is 0: all of it, or one entry.
     log_size = power / exponent if exponent > 0.0 else math.copysign(math.inf, power)
-    return max(1, int(math.exp(min(log_size, math.log(len(weights))))))
+    return len(weights) if log_size >= math.log(len(weights)) else max(1, int(math.exp(log_size)))

@@ -17,7 +17,9 @@ def within_sigma(logits: Logits, sigmas: float) -> Logits:
 
     The same at every temperature, which scales distances and deviation alike.
     """
-    finite = logits[logits > -np.inf].astype(np.float64)
+    finite = logits[np.isfinite(logits)].astype(np.float64)
+    if not len(finite):
+        return logits
     return np.where(logits < finite.max() - sigmas * finite.std(), np.float32(-np.inf), logits)
 
 
@@ -66,7 +68,8 @@ def _fewest(order: Logits | np.ndarray[tuple[int], np.dtype[np.float64]], weight
 def without_top_choices(weights: Logits, threshold: float) -> Logits:
     """XTC ("exclude top choices", by p-e-w): of the entries with a probability of at least `threshold` only the least
     likely one keeps its weight."""
-    above = np.flatnonzero(weights >= threshold * float(weights.sum(dtype=np.float64)))
+    least_weight = threshold * float(weights.sum(dtype=np.float64))
+    above = np.flatnonzero((weights >= least_weight) & (weights > 0.0))
     if len(above) < 2:
         return weights
     least = above[len(above) - 1 - int(weights[above][::-1].argmin())]
