@@ -24,12 +24,7 @@ def literal(text: str) -> str:
 
 def pattern(text: str) -> str:
     """`text` within a regular expression."""
-    return re.sub(r"[^A-Za-z0-9_ ]", _escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    char = found.group()
-    return f"\\{char}" if char.isprintable() and char.isascii() else f"\\x{{{ord(char):x}}}"
+    return re.sub(r"[^A-Za-z0-9_ <>=:\"]", lambda found: f"\\x{{{ord(found.group()):x}}}", text)
 
 
 class Writer:

@@ -1,4 +1,7 @@
-"""Lark for the functions of Qwen 3.5's calls: every parameter at most once, the required ones all, in any order."""
+"""Lark for the functions of Qwen 3.5's calls: every parameter at most once, the required ones all, in any order.
+
+Of more than 64 parameters, which is what llguidance can count with, the order is the declared one.
+"""
 
 import json
 import re
@@ -8,11 +11,10 @@ import llguidance
 
 from forgelm.text.toolcalls.lark import ANY, Writer, json_value, literal, pattern
 from forgelm.text.toolcalls.qwen35_values import END
-from forgelm.text.toolcalls.schemas import Schema, branches, properties, required, types
+from forgelm.text.toolcalls.schemas import Schema, branches, properties, required, resolve, types
 from forgelm.text.toolcalls.tools import Tool
 
 BITS = 64
-"""What llguidance's rules can count with."""
 LONGEST = 8_192
 """The longest bound of a string's length that is enforced: a lexer has several states for each character, and may have
 so many. Longer ones are left to the limit of tokens."""
@@ -25,15 +27,15 @@ def write_function(writer: Writer, index: int, tool: Tool) -> str:
     """The body of a rule that is a call of `tool`, from `<function=` to the line break behind `</function>`."""
     head, end = literal(f"<function={tool.name}>\n"), literal("</function>\n")
     known, needed = properties(tool.parameters), required(tool.parameters)
-    ordered = [*needed, *(name for name in known if name not in needed)]
-    values = [_parameter(writer, f"{index}-{at}", name, tool) for at, name in enumerate(ordered)]
-    if not values:
-        extra = tool.parameters.get("additionalProperties", True) is not False and not tool.strict
-        return f"{head} {_unknown(writer)} {end}" if extra else f"{head} {end}"
+    if not known:
+        return f"{head} {_unknown(writer, tool)} {end}"
+    values = {name: _parameter(writer, f"{index}-{at}", name, tool) for at, name in enumerate(known)}
     if len(values) > BITS:
-        named = [value if name in needed else f"({value})?" for value, name in zip(values, ordered, strict=True)]
-        return f"{head} {' '.join(named)} {end}"
-    return f"{head} {_any_order(writer, index, values, len(needed))} {end}"
+        ordered = [value if name in needed else f"({value})?" for name, value in values.items()]
+        return f"{head} {' '.join(ordered)} {end}"
+    first = [values[name] for name in needed]
+    others = [value for name, value in values.items() if name not in needed]
+    return f"{head} {_any_order(writer, index, [*first, *others], len(needed))} {end}"
 
 
 def _any_order(writer: Writer, index: int, values: list[str], needed: int) -> str:
@@ -44,8 +46,10 @@ def _any_order(writer: Writer, index: int, values: list[str], needed: int) -> st
     return f"{name}::0x0"
 
 
-def _unknown(writer: Writer) -> str:
-    """Parameters of a tool that declares none and refuses none."""
+def _unknown(writer: Writer, tool: Tool) -> str:
+    """Parameters of a tool that declares none: whatever it doesn't refuse."""
+    if tool.strict or resolve(tool.parameters, tool.parameters).get("additionalProperties") is False:
+        return ""
     return f'("<parameter=" /{_NAME}/ ">\\n" {_free(writer)})*'
 
 

@@ -12,7 +12,7 @@ DEPTH = 16
 
 def properties(parameters: Schema) -> dict[str, Schema]:
     """A tool's declared parameters with their schemas."""
-    found = parameters.get("properties")
+    found = resolve(parameters, parameters).get("properties")
     if not isinstance(found, dict):
         return {}
     return {name: schema if isinstance(schema, dict) else {} for name, schema in found.items()}
@@ -20,7 +20,7 @@ def properties(parameters: Schema) -> dict[str, Schema]:
 
 def required(parameters: Schema) -> tuple[str, ...]:
     """The declared parameters that every call must give."""
-    names, known = parameters.get("required"), properties(parameters)
+    names, known = resolve(parameters, parameters).get("required"), properties(parameters)
     return tuple(name for name in known if isinstance(names, list) and name in names)
 
 
