@@ -12,7 +12,7 @@ def token_logprobs(logits: Logits, token: int, alternatives: int) -> TokenLogpro
     highest = logits.max()
     with np.errstate(over="ignore"):
         weights = np.exp(logits - highest)
-    # In float32 a sum over a whole vocabulary would lose the small ones.
+    # A sum in float32 would be as coarse as the highest: its 1e-7 is all that a likely token's log-probability is.
     normaliser = float(highest) + float(np.log(weights.sum(dtype=np.float64)))
     top: tuple[tuple[int, float], ...] = ()
     if alternatives > 0:

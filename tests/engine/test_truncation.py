@@ -52,6 +52,13 @@ def test_top_p_in_order_and_out_of_it(share: float) -> None:
         assert set(ids[: ranked_nucleus(weights(ordered)[0], share)].tolist()) == wanted
 
 
+def test_a_share_that_is_reached_exactly_takes_no_more() -> None:
+    equal = np.ones(8, np.float32)
+    assert nucleus(equal, 0.5).tolist() == [0, 1, 2, 3]
+    assert ranked_nucleus(equal, 0.5) == 4
+    assert typical(equal, np.zeros(8, np.float32), 0.5).tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("sigmas", [0.1, 1.0, 2.5])
 def test_top_n_sigma(sigmas: float) -> None:
     for seed in range(20):
