@@ -48,7 +48,8 @@ class MistralParser:
             for mark in (ARGS, CALL_ID):
                 if (yield from source.takes(name + mark)):
                     if mark == CALL_ID:
-                        source.at += len((yield from source.ahead(9)))
+                        identifier = yield from source.ahead(9)
+                        source.at += len(identifier)
                         if not (yield from source.takes(ARGS)):
                             return None
                     yield from source.space()
