@@ -106,11 +106,18 @@ class Vocabulary:
                 return tokens[len(before) :]
         return self.tokenize(text, add_special=False, parse_special=parse_special)
 
+    def showing(self, texts: Iterable[str]) -> Pieces:
+        """The bytes of each token, those control tokens among `texts` by their names."""
+        pieces = Pieces(self._vocab)
+        named = {self.special(text): text.encode() for text in texts}
+        pieces.update({token: name for token, name in named.items() if token is not None})
+        return pieces
+
     def pieces_of(self, tokens: Iterable[int]) -> bytes:
         """What `tokens` stand for, joined."""
         return b"".join([self.pieces[token] for token in tokens])
 
-    def spell(self, text: str, avoid: Container[int]) -> "array[int]":
+    def spell(self, text: str, avoid: Container[int | None]) -> "array[int]":
         """Token ids of `text` without any of `avoid`, whatever it is the name of. Raises `ModelError` if there are
         none.
 
@@ -151,11 +158,16 @@ class Vocabulary:
     @cached_property
     def _specials(self) -> dict[str, int]:
         """Name → attributes of the tokens that are looked for before text is tokenized."""
+        attributes_of, vocab = L.llama_vocab_get_attr, self._vocab
+        return {name: attributes_of(vocab, token) for name, token in self._special_ids.items()}
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        """Name → id of the same tokens."""
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED | L.LLAMA_TOKEN_ATTR_UNKNOWN
         attributes_of, vocab = L.llama_vocab_get_attr, self._vocab
-        found = ((token, attributes_of(vocab, token)) for token in range(self.size))
-        named = {self.text_of(token): attributes for token, attributes in found if attributes & special}
-        return {name: attributes for name, attributes in named.items() if name}
+        named = {self.text_of(token): token for token in range(self.size) if attributes_of(vocab, token) & special}
+        return {name: token for name, token in named.items() if name}
 
     def separators(self, text: str) -> dict[str, int]:
         """Control tokens written out in `text`, name → id, at which every text may be cut: right before each.
@@ -175,10 +187,7 @@ class Vocabulary:
 
     def special(self, text: str) -> int | None:
         """The id if `text` is exactly one token that is looked for before text is tokenized."""
-        if text not in self._specials:
-            return None
-        tokens = self.tokenize(text, add_special=False, parse_special=True)
-        return tokens[0] if len(tokens) == 1 else None
+        return self._special_ids.get(text)
 
     def reserved(self) -> dict[str, bool]:
         """Names of the tokens that are looked for before text is tokenized → whether that can't be switched off.

@@ -14,9 +14,10 @@ from operator import sub
 from typing import NamedTuple, Protocol
 
 from forgelm.text.detokenize import Pieces
-from forgelm.text.isolate import SIGN, Isolator
+from forgelm.text.isolate import Isolator
 from forgelm.text.known import Entry, Known
 from forgelm.text.marks import Marks, Span
+from forgelm.text.placeholders import SIGN
 
 MAX_PARTS = 8192
 """Texts of more parts aren't remembered: looking them up would hold up other requests."""

@@ -39,6 +39,10 @@ class Abilities(msgspec.Struct, frozen=True):
     """It wants a call's arguments as JSON text."""
     short_ids: bool = False
     """It wants ids of calls of `SHORT_ID` letters and digits."""
+    silent_calls: bool = False
+    """It shows calls only of a message whose content is None."""
+    single_calls: bool = False
+    """It takes one call in a message."""
 
 
 def fit(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
@@ -51,38 +55,53 @@ def fit(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
     """
     fitted: list[Message] = []
     for message in messages:
-        shown = _shown(message, abilities, first=not fitted)
-        if fitted and not abilities.repeats and _joins(fitted[-1], shown):
-            fitted[-1] = _joined(fitted[-1], shown)
-        else:
-            fitted.append(shown)
+        for shown in _shown(message, abilities, first=not fitted):
+            if fitted and not abilities.repeats and _joins(fitted[-1], shown):
+                fitted[-1] = _joined(fitted[-1], shown)
+            else:
+                fitted.append(shown)
     return fitted
 
 
-def _shown(message: Message, abilities: Abilities, *, first: bool) -> Message:
+def _shown(message: Message, abilities: Abilities, *, first: bool) -> list[Message]:
     role = message["role"]
     if role == "system" and not (abilities.system if first else abilities.late_system):
-        return {**message, "role": "user"}
+        return [{**message, "role": "user"}]
     if role == "assistant" and "tool_calls" in message:
-        return _with_calls(message, abilities)
+        return _with_calls(message, abilities) if abilities.calls else [_with_written_calls(message)]
     if role == "tool" and not abilities.results:
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+        return [{"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}]
     if role == "tool" and abilities.short_ids and "tool_call_id" in message:
-        return {**message, "tool_call_id": short_id(message["tool_call_id"])}
-    return message
+        return [{**message, "tool_call_id": short_id(message["tool_call_id"])}]
+    return [message]
 
 
-def _with_calls(message: Message, abilities: Abilities) -> Message:
+def _with_written_calls(message: Message) -> Message:
+    functions = [call["function"] for call in message["tool_calls"]]
+    calls = [f"<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>" for function in functions]
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "content": "\n".join(filter(None, [message["content"], *calls]))}
+
+
+def _with_calls(message: Message, abilities: Abilities) -> list[Message]:
     calls = message["tool_calls"]
-    if not abilities.calls:
-        written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]
-        rest = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**rest, "content": "\n".join(filter(None, [message["content"], *written]))}
     if abilities.text_arguments:
         calls = [{**call, "function": _text_arguments(call["function"])} for call in calls]
     if abilities.short_ids:
         calls = [{**call, "id": short_id(call["id"])} for call in calls]
-    return {**message, "tool_calls": calls}
+    first: Message = {**message, "tool_calls": calls}
+    before: list[Message] = []
+    if abilities.silent_calls:
+        if message["content"]:
+            before = [{key: value for key, value in message.items() if key != "tool_calls"}]
+        first["content"] = None
+    if not abilities.single_calls:
+        return [*before, first]
+    others: list[Message] = [
+        {"role": "assistant", "content": None if abilities.silent_calls else "", "tool_calls": [call]}
+        for call in calls[1:]
+    ]
+    return [*before, {**first, "tool_calls": calls[:1]}, *others]
 
 
 def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:

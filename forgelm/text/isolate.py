@@ -10,23 +10,16 @@ at all, and is tokenized in one go as ever.
 
 import re
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from forgelm.errors import InvalidRequest
+from forgelm.errors import InvalidRequest, ModelError
 from forgelm.text.conversation import Conversation
+from forgelm.text.placeholders import EDGE, MOST, SIGN, SIGNS, index_of, letter
 from forgelm.text.specials import Edges, any_of, isolated_names, own_names
 from forgelm.text.template import ChatTemplate
-
-_SIGNS = range(0x17000, 0x187F8)
-"""Tangut, of which any may begin a placeholder. They are letters, so nothing trims or escapes them as it would
-private-use characters, and next to nobody writes them."""
-SIGN = chr(_SIGNS[-1])
-"""What begins placeholders, but in chats that hold it themselves."""
-_FIRST = chr(0x20000)
-"""The second character is this one at an edge, and from the next on one for each name."""
 
 
 class Vocabulary(Protocol):
@@ -38,7 +31,7 @@ class Vocabulary(Protocol):
     def special(self, text: str) -> int | None:
         """The id of the special token of this name."""
 
-    def spell(self, text: str, avoid: Collection[int]) -> "array[int]":
+    def spell(self, text: str, avoid: Container[int | None]) -> "array[int]":
         """Token ids of `text` without any of `avoid`."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool, inside: bool = False) -> "array[int]":
@@ -49,15 +42,20 @@ class Isolator:
     """Isolates one model's special tokens. Safe from several threads at once."""
 
     def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+        """Raises `ModelError` for a vocabulary of more special tokens than there are placeholders."""
         reserved = vocabulary.reserved()
         self._vocabulary = vocabulary
-        self._names = isolated_names(reserved, template.source)
-        self._places = {name: chr(ord(_FIRST) + 1 + index) for index, name in enumerate(self._names)}
-        self._own = own_names(template, reserved)
-        self._all = any_of(self._names)
-        self._foreign = any_of(name for name in self._names if name not in self._own)
-        self._edges = Edges(self._names)
-        self._ids = frozenset(vocabulary.special(name) or -1 for name in self._names)
+        self.names = isolated_names(reserved, template.source)
+        """The texts that are isolated."""
+        if len(self.names) > MOST:
+            raise ModelError(f"the vocabulary has {len(self.names)} special tokens; at most {MOST} can be isolated")
+        self._places = {name: letter(index) for index, name in enumerate(self.names)}
+        self.own = own_names(template, reserved)
+        """Those that the model says itself: in what an assistant said they aren't."""
+        self._all = any_of(self.names)
+        self._foreign = any_of(name for name in self.names if name not in self.own)
+        self._edges = Edges(self.names)
+        self._ids = {vocabulary.special(name) for name in self.names}
         self._spelled: dict[str, array[int]] = {}
 
     # --- before rendering ---
@@ -67,12 +65,12 @@ class Isolator:
 
         Words that are the model's own stay in what an assistant said: templates look for them there.
         """
-        sign = SIGN
         try:
-            return self._replace(conversation, sign), sign
-        except _HoldsSign:
-            sign = _free_sign(conversation)
-            return self._replace(conversation, sign), sign
+            try:
+                return self._replace(conversation, SIGN), SIGN
+            except _HoldsSign:
+                sign = _free_sign(conversation)
+                return self._replace(conversation, sign), sign
         except RecursionError:
             raise InvalidRequest("tools, arguments or chat_template_kwargs are nested too deeply.") from None
 
@@ -112,7 +110,7 @@ class Isolator:
             inner = text.strip()
             head, tail = edges.begins_in_name(inner), edges.ends_in_name(inner)
             if head or tail:
-                edge = sign + _FIRST
+                edge = sign + EDGE
                 text = text.replace(inner, edge * head + inner + edge * tail, 1)
             return text
 
@@ -122,7 +120,7 @@ class Isolator:
 
     def settle(self, text: str, sign: str) -> str:
         """A rendered prompt without the edges at which nothing would become a special token."""
-        edge = sign + _FIRST
+        edge = sign + EDGE
         if edge not in text:
             return text
         parts = text.split(edge)
@@ -156,11 +154,11 @@ class Isolator:
         """Token ids of a settled text; `add_special` adds BOS where the model wants one."""
         tokenize = self._vocabulary.tokenize
         # Text, place, text, place, …, text.
-        parts = re.split(f"{sign}([{_FIRST}-{chr(ord(_FIRST) + len(self._names))}])", text)
+        parts = re.split(f"{sign}([{EDGE}-{letter(len(self.names) - 1)}])", text)
         tokens = tokenize(parts[0], add_special=add_special, parse_special=True)
         for place, rest in zip(parts[1::2], parts[2::2], strict=True):
-            if place != _FIRST:
-                tokens += self._spell(self._names[ord(place) - ord(_FIRST) - 1])
+            if place != EDGE:
+                tokens += self._spell(self.names[index_of(place)])
             if rest:
                 tokens += tokenize(rest, add_special=False, parse_special=True, inside=True)
         return tokens
@@ -184,7 +182,7 @@ def _free_sign(conversation: Conversation) -> str:
         return text
 
     _each_text([conversation.messages, conversation.tools, conversation.variables], note)
-    free = next((sign for sign in map(chr, _SIGNS) if sign not in used), None)
+    free = next((sign for sign in map(chr, SIGNS) if sign not in used), None)
     if free is None:
         raise InvalidRequest("The messages hold every letter of the Tangut script.", param="messages")
     return free

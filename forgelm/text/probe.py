@@ -1,10 +1,11 @@
 """What a chat template can show, found out by rendering small chats and looking for their words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from forgelm.errors import ModelError
-from forgelm.text.fitting import SHORT_ID, Abilities, Message, fit
+from forgelm.text.fitting import Abilities, Message, fit
 from forgelm.text.sandbox import FAILURES, one_line
 
 Run = Callable[[Mapping[str, Any]], str]
@@ -23,11 +24,10 @@ _CALL = {
     "type": "function",
     "function": {"name": "probe3tool", "arguments": {"probe4word": "probe5word"}},
 }
-_CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_ANOTHER = {"id": "call9876543210", "type": "function", "function": {"name": "probe8tool", "arguments": {}}}
+_CALLING: Message = {"role": "assistant", "content": ""}
 _RESULT: Message = {"role": "tool", "content": "probe6word", "name": "probe3tool", "tool_call_id": _CALL["id"]}
 _USER: Message = {"role": "user", "content": "probe7word"}
-
-assert len(str(_CALL["id"])) != SHORT_ID
 
 
 def learn_abilities(run: Run) -> Abilities:
@@ -50,22 +50,22 @@ def learn_abilities(run: Run) -> Abilities:
         thinks=_render(run, [_USER], {"enable_thinking": True}) != _render(run, [_USER], {"enable_thinking": False}),
         text_arguments=calls.text_arguments,
         short_ids=calls.short_ids,
+        silent_calls=calls.silent_calls,
+        single_calls=calls.calls and not _calls(run, calls, _ANOTHER, tools=tools),
     )
 
 
-def _forms() -> list[Abilities]:
+def _forms() -> Iterator[Abilities]:
     """How a template may want calls, the commonest first, and with results before without."""
-    return [
-        Abilities(calls=True, results=results, text_arguments=text, short_ids=short)
-        for results in (True, False)
-        for text in (False, True)
-        for short in (False, True)
-    ]
+    for results, silent, text, short in product((True, False), *[(False, True)] * 3):
+        yield Abilities(calls=True, results=results, silent_calls=silent, text_arguments=text, short_ids=short)
 
 
-def _calls(run: Run, wanted: Abilities, *, tools: bool) -> bool:
-    messages = [_USER, _CALLING, _RESULT] if wanted.results else [_USER, _CALLING]
+def _calls(run: Run, wanted: Abilities, *more: dict[str, Any], tools: bool) -> bool:
+    calling = {**_CALLING, "tool_calls": [_CALL, *more]}
+    messages = [_USER, calling, _RESULT] if wanted.results else [_USER, calling]
     words = ["probe3tool", "probe4word", "probe5word", *(["probe6word"] if wanted.results else [])]
+    words += [call["function"]["name"] for call in more]
     return _shows(run, fit(messages, wanted), {"tools": [_TOOL]} if tools else {}, *words)
 
 

@@ -4,6 +4,7 @@ A template comes with the model file, so it is foreign code. Knows nothing of me
 """
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sized
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from forgelm.errors import ModelError
+from forgelm.text.placeholders import PLACEHOLDER
 
 RENDER_SECONDS = 10.0
 """Far over what the longest conversation needs; a template still running then doesn't end."""
@@ -47,6 +49,8 @@ FAILURES = (
     TypeError,
     ValueError,
 )
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 _deadline: ContextVar[float] = ContextVar("deadline")
 
@@ -172,7 +176,21 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter writes `<` as \u003c for web pages, which are other tokens.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _ascii(text) if ensure_ascii else text
+
+
+def _ascii(text: str) -> str:
+    """JSON as `ensure_ascii` makes it, but for placeholders: what they stand for is ASCII, or isn't for us to say."""
+    parts, start = [], 0
+    for found in PLACEHOLDER.finditer(text):
+        parts += [_escaped(text[start : found.start()]), found.group()]
+        start = found.end()
+    return "".join([*parts, _escaped(text[start:])])
+
+
+def _escaped(text: str) -> str:
+    return text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def _make_environment() -> _Sandbox:

@@ -25,6 +25,7 @@ CHATML = (
 """The commonest format, for a model that has no template and a user who asks for this one. Never a silent
 default."""
 
+_SIMPLE = {"role": "user", "content": "0"}
 _PLACE_SECONDS = 1.0
 """For finding the message that a template failed on."""
 _TRIES = 3
@@ -104,7 +105,7 @@ class ChatTemplate:
 
     def _takes_no_tools(self) -> bool:
         try:
-            self._run({"messages": [{"role": "user", "content": "0"}], "add_generation_prompt": True})
+            self._run({"messages": [_SIMPLE], "add_generation_prompt": True})
         except FAILURES:
             return False
         return True
@@ -136,19 +137,20 @@ class ChatTemplate:
         """Which message the template fails on: the last one of the shortest beginning that fails in the same way."""
         said, until = one_line(error), time.monotonic() + _PLACE_SECONDS
 
-        def fails(count: int) -> bool:
+        def fails(these: Sequence[dict[str, Any]]) -> bool:
             try:
-                self._show(messages[:count], context, until - time.monotonic())
+                self._show(these, context, until - time.monotonic())
             except FAILURES as found:
                 return one_line(found) == said
             return False
 
-        if isinstance(error, SecurityError) or not fails(len(messages)):
+        # Not one message's fault: it takes too long, or fails on the simplest chat as well.
+        if isinstance(error, SecurityError) or fails([_SIMPLE]) or not fails(messages):
             return "messages"
         low, high = 1, len(messages)
         while low < high and time.monotonic() < until:
             middle = (low + high) // 2
-            if fails(middle):
+            if fails(messages[:middle]):
                 high = middle
             else:
                 low = middle + 1

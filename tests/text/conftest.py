@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from forgelm.llama.vocab import Vocabulary
+from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Encoded, Encoder
+from forgelm.text.isolate import Isolator
 from forgelm.text.known import Known
 from forgelm.text.marks import Marks, learn_marks
 from forgelm.text.template import ChatTemplate
@@ -31,10 +33,33 @@ class Speaker:
     vocabulary: Vocabulary
     template: ChatTemplate
     marks: Marks
+    isolator: Isolator
 
     def encoder(self, known: Known | None = None) -> Encoder:
         """An encoder that knows nothing yet."""
-        return Encoder(self.vocabulary, self.marks, known)
+        return Encoder(self.vocabulary, self.marks, known, self.isolator)
+
+    def isolated(self, conversation: Conversation) -> tuple[str, str]:
+        """The prompt's text with placeholders, and their sign."""
+        kept, sign = self.isolator.isolate(conversation)
+        text = self.template.render(kept.messages, enable_thinking=kept.thinking, tools=kept.tools, **kept.variables)
+        return self.isolator.settle(text, sign), sign
+
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """The prompt's token ids, special tokens isolated."""
+        text, sign = self.isolated(conversation)
+        return self.isolator.tokenize(text, sign, add_special=False).tolist()
+
+    def specials(self, tokens: list[int]) -> list[str]:
+        """The names of special tokens among `tokens`, those left alone in ordinary text excepted."""
+        names = set(self.isolator.names)
+        return [name for name in map(self.vocabulary.text_of, tokens) if name in names]
+
+    def text_of(self, tokens: list[int]) -> str:
+        """What `tokens` stand for, special tokens by name."""
+        specials = {self.vocabulary.special(name): name.encode() for name in self.vocabulary.reserved()}
+        pieces = [specials.get(token) or self.vocabulary.pieces[token] for token in tokens]
+        return b"".join(pieces).decode()
 
     def render(self, messages: list[dict[str, Any]], *, thinking: bool = False) -> str:
         """The prompt's text."""
@@ -56,7 +81,7 @@ class Speaker:
 def _speaker(path: Path, template: str) -> Iterator[Speaker]:
     vocabulary = Vocabulary.open(path)
     compiled = ChatTemplate(template, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
-    yield Speaker(vocabulary, compiled, learn_marks(compiled, vocabulary))
+    yield Speaker(vocabulary, compiled, learn_marks(compiled, vocabulary), Isolator(compiled, vocabulary))
     vocabulary.close()
 
 

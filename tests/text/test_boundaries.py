@@ -1,6 +1,7 @@
 """Boundaries hold: every later prompt of a conversation has the same tokens up to them. Real templates, real tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_a_template_that_changes_its_beginning_has_none(smollm: Speaker) -> None
     counting = ChatTemplate(
         "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}<|im_start|>"
     )
-    speaker = Speaker(smollm.vocabulary, counting, smollm.marks)
+    speaker = replace(smollm, template=counting)
     assert boundaries_of(speaker, chat("Hi", "Hello", "So?"))[1] == []
 
 
