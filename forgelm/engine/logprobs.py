@@ -1,5 +1,7 @@
 """Log-probabilities of a model's own logits, before anything was done to them."""
 
+import math
+
 import numpy as np
 
 from forgelm.engine.pool import Logits, Pool, ranked
@@ -8,8 +10,10 @@ from forgelm.ipc.messages import TokenLogprobs
 
 def token_logprobs(logits: Logits, token: int, alternatives: int) -> TokenLogprobs:
     """`token`'s log-probability and those of the `alternatives` likeliest tokens, equal ones by id; impossible ones
-    are left out. `logits` is a whole row, shape (vocabulary,), with at least one finite entry."""
+    are left out. `logits` is a whole row, shape (vocabulary,); in one that has no highest number all is impossible."""
     highest = logits.max()
+    if not np.isfinite(highest):
+        return TokenLogprobs(-math.inf, ())
     with np.errstate(over="ignore"):
         weights = np.exp(logits - highest)
     # A sum in float32 would be as coarse as the highest: its 1e-7 is all that a likely token's log-probability is.

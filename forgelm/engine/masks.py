@@ -12,7 +12,8 @@ _FEW = 32
 
 
 def allows_few(mask: Mask, vocabulary: int) -> bool:
-    return int(np.bitwise_count(mask).sum(dtype=np.int64)) * _FEW < vocabulary
+    # NumPy counts the bits of a signed number's absolute value.
+    return int(np.bitwise_count(mask.view(np.uint32)).sum(dtype=np.int64)) * _FEW < vocabulary
 
 
 def gathered(logits: Logits, mask: Mask) -> Pool:

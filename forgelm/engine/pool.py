@@ -31,19 +31,28 @@ class Pool(NamedTuple):
             return slice(None), tokens
         if not len(self.ids):
             return slice(0), self.ids
-        at = np.searchsorted(self.ids, tokens)
+        at = self.ids.searchsorted(tokens)
         at[at == len(self.ids)] = 0
-        found = np.flatnonzero(self.ids[at] == tokens)
+        found = (self.ids[at] == tokens).nonzero()[0]
         return found, at[found]
 
 
 def ranked(pool: Pool, k: int) -> Pool:
     """The `k` highest, highest first and then by id: not a Pool in itself, as its ids don't ascend."""
-    places = top_k_ids(pool.logits, k)
-    logits = pool.logits[places]
-    order = np.argsort(-logits, kind="stable")
-    places = places[order]
-    return Pool(places if pool.ids is None else pool.ids[places], logits[order])
+    ids, logits = pool
+    if len(logits) > _BLOCK:
+        places = top_k_ids(logits, k)
+        ids, logits = places if ids is None else ids[places], logits[places]
+    order = (-logits).argsort(kind="stable")[:k]
+    return Pool(order if ids is None else ids[order], logits[order])
+
+
+def best(pool: Pool) -> Pool:
+    """The first of the highest alone; nothing of an empty pool."""
+    if not len(pool.logits):
+        return pool
+    at = int(pool.logits.argmax())
+    return Pool(np.array([pool.token(at)]), pool.logits[at : at + 1])
 
 
 def top_k_ids(logits: Logits, k: int) -> Ids:

@@ -20,7 +20,7 @@ from forgelm.engine.logprobs import token_logprobs
 from forgelm.engine.masks import allows_few, are_allowed, gathered, is_allowed, struck_out
 from forgelm.engine.penalties import changes_logits, only_lowers, penalised
 from forgelm.engine.plan import Draw, Drawn, Mask, Matcher, MatchFailed
-from forgelm.engine.pool import Logits, Pool, ranked, top_k_ids
+from forgelm.engine.pool import Logits, Pool, best, ranked, top_k_ids
 from forgelm.engine.truncation import nucleus, ranked_nucleus, typical, within_sigma, without_top_choices
 from forgelm.ipc.messages import Sampling
 
@@ -52,9 +52,9 @@ def _draw(logits: Logits, draw: Draw) -> Drawn:
         return Drawn(-1, mu=draw.mu, problem=str(failure))
     changes, greedy = changes_logits(draw), _is_greedy(draw.sampling)
     if greedy and not changes:
-        best = int(logits.argmax())
-        if (mask is None or is_allowed(mask, best)) and np.isfinite(logits[best]):
-            return Drawn(best, mu=draw.mu)
+        first = int(logits.argmax())
+        if (mask is None or is_allowed(mask, first)) and np.isfinite(logits[first]):
+            return Drawn(first, mu=draw.mu)
     if mask is not None and allows_few(mask, len(logits)):
         pool = gathered(logits, mask)
     else:
@@ -105,7 +105,7 @@ def draw_candidates(ids: npt.NDArray[np.int32], logits: Logits, draw: Draw) -> D
         return None
     if draw.fixed >= 0:
         return Drawn(draw.fixed, mu=draw.mu)
-    order = np.argsort(ids)
+    order = ids.argsort()
     pool = Pool(ids[order].astype(np.intp), logits[order])
     return _choose_above(logits.min(), penalised(pool, draw) if changes_logits(draw) else pool, draw)
 
@@ -115,7 +115,7 @@ def _choose_above(floor: np.float32, pool: Pool, draw: Draw) -> Drawn | None:
     sampling = draw.sampling
     if np.isnan(floor) or not len(pool.logits):
         return None
-    pool = ranked(pool, 1 if _is_greedy(sampling) else sampling.top_k)
+    pool = best(pool) if _is_greedy(sampling) else ranked(pool, sampling.top_k)
     highest, lowest = pool.logits[0], pool.logits[-1]
     if not floor < highest < np.inf or (lowest < floor and not _cuts(sampling, highest, floor)):
         return None
@@ -136,7 +136,7 @@ def _choose(pool: Pool, draw: Draw, vocabulary: int) -> Drawn:
     """Draws from a pool whose logits are what they shall be."""
     sampling, in_order = draw.sampling, False
     if _is_greedy(sampling):
-        pool = ranked(pool, 1)
+        pool = best(pool)
     elif not sampling.mirostat:
         pool, in_order = _top(pool, sampling)
     highest = pool.logits.max(initial=-np.inf)
@@ -211,8 +211,8 @@ def _by_mirostat(pool: Pool, highest: np.float32, draw: Draw, vocabulary: int) -
 def _at(weights: Logits, point: float) -> int:
     """The index whose share of the summed weights holds `point`, a number in [0, 1)."""
     # In float32 a sum over a whole vocabulary would lose the small weights at its end.
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    at = int(np.searchsorted(cumulative, point * cumulative[-1], side="right"))
+    cumulative = weights.cumsum(dtype=np.float64)
+    at = int(cumulative.searchsorted(point * cumulative[-1], side="right"))
     # Rounding can put the point on the total itself; the last candidate with any weight is meant then.
     return at if at < len(weights) else int(np.flatnonzero(weights)[-1])
 

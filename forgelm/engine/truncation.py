@@ -44,8 +44,8 @@ def nucleus(weights: Logits, share: float) -> Ids:
 
 def ranked_nucleus(weights: Logits, share: float) -> int:
     """`nucleus` for weights that descend: how many to keep."""
-    reached = np.cumsum(weights, dtype=np.float64)
-    return int(np.searchsorted(reached, share * reached[-1], side="left")) + 1
+    reached = weights.cumsum(dtype=np.float64)
+    return int(reached.searchsorted(share * reached[-1])) + 1
 
 
 def _fewest(order: Logits | np.ndarray[tuple[int], np.dtype[np.float64]], weights: Logits, wanted: float) -> Ids:
@@ -57,9 +57,9 @@ def _fewest(order: Logits | np.ndarray[tuple[int], np.dtype[np.float64]], weight
     most = _FIRST
     while True:
         highest = top_k_ids(order, most)
-        highest = highest[np.argsort(-order[highest], kind="stable")]
-        reached = np.cumsum(weights[highest], dtype=np.float64)
-        keep = int(np.searchsorted(reached, wanted, side="left")) + 1
+        highest = highest[(-order[highest]).argsort(kind="stable")]
+        reached = weights[highest].cumsum(dtype=np.float64)
+        keep = int(reached.searchsorted(wanted)) + 1
         if keep <= len(highest) or len(highest) == len(weights):
             return np.sort(highest[:keep])
         most *= 8

@@ -45,3 +45,9 @@ def test_the_small_probabilities_of_a_large_vocabulary_count() -> None:
     logits[0] = 0.0
     drawn = draw_token(logits, Draw(Sampling(temperature=0.0), 0, 0, np.zeros(1, np.int32), logprobs=0))
     assert drawn.logprobs == TokenLogprobs(pytest.approx(-math.log1p(248_319 * math.exp(-18)), abs=1e-9), ())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_without_a_highest_number_makes_all_impossible(value: float) -> None:
+    draw = Draw(Sampling(), 0, 0, np.zeros(1, np.int32), fixed=4, logprobs=3)
+    assert draw_token(np.full(1000, value, np.float32), draw).logprobs == TokenLogprobs(-math.inf, ())

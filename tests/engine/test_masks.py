@@ -35,4 +35,9 @@ def test_bits_past_the_vocabulary_and_tokens_past_the_mask_are_not_allowed() -> 
     assert np.flatnonzero(are_allowed(short, np.arange(40))).tolist() == [5]
     assert not is_allowed(short, 37)
     assert allows_few(short, 64)
-    assert not allows_few(np.array([-1, -1], np.int32), 64)
+
+
+@pytest.mark.parametrize("word", [-1, 0x7FFFFFFF, -(2**31) + 0xFF])
+def test_many_are_never_few(word: int) -> None:
+    assert not allows_few(np.full(128, word, np.int32), 4096)
+    assert allows_few(np.array([word] + [0] * 127, np.int32), 4096)
