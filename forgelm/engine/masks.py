@@ -7,7 +7,7 @@ import numpy.typing as npt
 from forgelm.engine.plan import Mask
 from forgelm.engine.pool import Ids, Logits, Pool
 
-_FEW = 32
+_FEW = 4
 """Less than a vocabulary's n-th part is few: gathering those takes less than striking out the others."""
 
 
