@@ -164,16 +164,16 @@ class OutputParser:
         openers = self._parser.openers if self._parser else ()
         while mark := (yield from self._source.until((marks.close, *openers), self._reason)):
             if mark == marks.close:
+                self._source.at += len(mark)
                 break
             if (yield from self._call(Reasoning)):
-                yield from self._source.space()
-                yield from self._source.takes(marks.close)
                 self._space = yield from self._source.space()
+                if (yield from self._source.takes(marks.close)):
+                    break
                 return
         else:
             self._say(Reasoning, "", final=True)
             return
-        self._source.at += len(marks.close)
         yield from self._source.space()
         self._space = ""
 

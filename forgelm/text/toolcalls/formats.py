@@ -1,5 +1,6 @@
 """The formats in which models call tools, and which one a chat template speaks."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -81,11 +82,12 @@ def choose_format(template_source: str, override: str = "") -> ToolFormat:
 def _speaks(template: str) -> str:
     if "tools" not in template:
         return "generic"
-    if "<function=" in template and "<parameter=" in template:
+    if all(part in template for part in ("<tool_call>", "<function=", "<parameter=")):
         return "qwen35"
     if "[TOOL_CALLS]" in template:
         return "mistral"
-    if "<tool_call>" in template and "arguments" in template and "<arg_key>" not in template:
+    # Written in JSON, perhaps with quotes escaped; several formats use the same mark for other things.
+    if "<tool_call>" in template and "<tool_calls>" not in template and re.search(r'arguments\\?": ', template):
         return "hermes"
     if '"parameters": ' in template and "<|start_header_id|>" in template:
         return "llama3"

@@ -49,6 +49,12 @@ def branches(schema: Schema, root: Schema, depth: int = DEPTH) -> Iterator[Schem
             for option in options:
                 yield from branches(option if isinstance(option, dict) else {}, root, depth - 1)
             return
+    parts = schema.get("allOf")
+    if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict) and depth:
+        # A reference with something beside it, such as a description, is often written so.
+        beside = {key: value for key, value in schema.items() if key != "allOf"}
+        yield from branches({**beside, **resolve(parts[0], root)}, root, depth - 1)
+        return
     names = schema.get("type")
     if isinstance(names, list) and names:
         yield from ({**schema, "type": name} for name in names)
@@ -68,9 +74,6 @@ def _types(branch: Schema) -> frozenset[str]:
     for values in (branch.get("enum"), [branch["const"]] if "const" in branch else None):
         if isinstance(values, list):
             return frozenset(map(type_of, values))
-    parts = branch.get("allOf")
-    if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict):
-        return _types(parts[0])
     return ALL_TYPES
 
 
