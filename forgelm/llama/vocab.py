@@ -98,20 +98,15 @@ class Vocabulary:
         return self.pieces_of(self._tokenize("x", False, False)).startswith(b" ")
 
     def _continue(self, text: str, parse_special: bool) -> "array[int]":
-        """`text` without a space before it: tokenized after a letter that none of its own merge with."""
+        """`text` without a space before it: tokenized after a letter that nothing of it merges with."""
         for letter in "\n|x0":
-            before = self._tokenize(letter, False, False)
-            tokens = self.tokenize(letter + text, add_special=False, parse_special=parse_special)
-            if tokens[: len(before)] == before:
-                return tokens[len(before) :]
+            # A space is put after special tokens, too.
+            if self.special(letter) is None:
+                before = self._tokenize(letter, False, False)
+                tokens = self.tokenize(letter + text, add_special=False, parse_special=parse_special)
+                if tokens[: len(before)] == before:
+                    return tokens[len(before) :]
         return self.tokenize(text, add_special=False, parse_special=parse_special)
-
-    def showing(self, texts: Iterable[str]) -> Pieces:
-        """The bytes of each token, those control tokens among `texts` by their names."""
-        pieces = Pieces(self._vocab)
-        named = {self.special(text): text.encode() for text in texts}
-        pieces.update({token: name for token, name in named.items() if token is not None})
-        return pieces
 
     def pieces_of(self, tokens: Iterable[int]) -> bytes:
         """What `tokens` stand for, joined."""

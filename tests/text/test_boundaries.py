@@ -156,6 +156,79 @@ def test_marks_in_a_message_dont_make_boundaries_without_end(smollm: Speaker) ->
     assert text_before(smollm, prompt, boundaries[-1]) + "<|im_start|>assistant\n" == prompt.text
 
 
+# --- tools and prefill ---------------------------------------------------------------------------------------------
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "does", "parameters": {"type": "object"}}}]
+
+
+def step(number: int, **fields: Any) -> list[dict[str, Any]]:
+    """A call and its result."""
+    call = {"id": f"call{number}", "type": "function", "function": {"name": "f", "arguments": {"n": number}}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call], **fields},
+        {"role": "tool", "content": f"result {number}", "tool_call_id": f"call{number}"},
+    ]
+
+
+def tool_boundaries(
+    speaker: Speaker, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+) -> tuple[Encoded, list[int]]:
+    """The prompt and its boundaries, with thinking."""
+    conversation = Conversation(messages, True, tools)
+
+    def render(these: list[dict[str, Any]]) -> str:
+        return speaker.template.render(these, enable_thinking=True, tools=tools)
+
+    prompt = speaker.encoder().encode(render(messages), add_special=False)
+    laters = [render(turn) for turn in next_turns(conversation)]
+    return prompt, list(find_boundaries(prompt, laters, speaker.marks, len(messages) + 2))
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+def test_qwens_chain_of_calls_has_boundaries_of_both_futures(qwen: Speaker, tools: list[dict[str, Any]] | None) -> None:
+    """The next call leaves thoughts where they are, the next question drops them: both find a state to go on from."""
+    thought = {"reasoning_content": "I need it."}
+    messages = [*chat("system: s", "Q", "A", "R"), *step(1, **thought), *step(2, **thought)]
+    prompt, boundaries = tool_boundaries(qwen, messages, tools)
+    texts = [text_before(qwen, prompt, boundary) for boundary in boundaries]
+    # Before the generation prompt, after the last result.
+    assert texts[-1] + "<|im_start|>assistant\n<think>\n" == prompt.text
+    # Before each result, and before the first thought that a question would drop.
+    assert [text for text in texts if text.endswith("</tool_call><|im_end|>\n")] != []
+    assert any(text.endswith("<|im_start|>user\nR<|im_end|>\n") for text in texts)
+    for later in ([*messages, *step(3, **thought)], [*messages, {"role": "user", "content": "S"}]):
+        text = qwen.template.render(later, enable_thinking=True, tools=tools)
+        encoded = qwen.encoder().encode(text, add_special=False)
+        common = shared(prompt, encoded)
+        held = [boundary for boundary in boundaries if boundary <= common]
+        # No message between the last state and where the two part.
+        rest = text_before(qwen, prompt, common).removeprefix(text_before(qwen, prompt, held[-1]))
+        assert rest.count("<|im_start|>") <= 1, rest
+
+
+def test_next_turns_of_chats_with_and_without_tools() -> None:
+    plain = Conversation(chat("Q"))
+    assert [[message["role"] for message in turn] for turn in next_turns(plain)] == [["user", "assistant", "user"]]
+    for conversation in (Conversation(chat("Q"), tools=TOOLS), Conversation([*chat("Q"), *step(1)])):
+        question, call = next_turns(conversation)
+        start = len(conversation.messages)
+        assert [message["role"] for message in question[start:]] == ["assistant", "user"]
+        assert [message["role"] for message in call[start:]] == ["assistant", "tool"]
+        assert call[start]["tool_calls"][0]["id"] == call[start + 1]["tool_call_id"]
+
+
+def test_what_is_gone_on_with_stays_one_message(speaker: Speaker) -> None:
+    messages = chat("Q", "Once upon a")
+    (later,) = next_turns(Conversation(messages))
+    assert [message["content"] for message in later] == ["Q", "Once upon a0", "0"]
+    prompt = speaker.template.render(messages, enable_thinking=False, continue_final_message=True)
+    encoded = speaker.encoder().encode(prompt, add_special=False)
+    boundaries = find_boundaries(encoded, [speaker.render(later)], speaker.marks, 4)
+    continued = speaker.encode(chat("Q", "Once upon a time", "And?"))
+    assert boundaries
+    assert all(boundary <= shared(encoded, continued) for boundary in boundaries)
+
+
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
 def test_common_length(one: str, other: str) -> None:
     assert common_length(one, other) == same(one, other)

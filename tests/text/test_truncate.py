@@ -14,8 +14,8 @@ POLICIES: list[Policy] = ["head", "middle"]
 
 
 def messages_of(roles: str) -> Messages:
-    """ "sua" is a chat of system, user and assistant; each message is named by its place."""
-    names = {"s": "system", "u": "user", "a": "assistant"}
+    """ "suat" is a chat of system, user, assistant and tool; each message is named by its place."""
+    names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": names[role], "content": f"{role}{index}"} for index, role in enumerate(roles)]
 
 
@@ -55,6 +55,12 @@ def cut(roles: str, policy: Policy, most: int, size: Callable[[dict[str, Any]], 
         ("uusauau", "head", 6, "u4 a5 u6"),
         ("uauuasu", "head", 3, "s5 u6"),
         ("s", "head", 0, "s0"),
+        ("suatau", "head", 5, "s0 u5"),
+        ("suatattauat", "head", 8, "s0 u8 a9 t10"),
+        ("uauatatu", "head", 7, "u2 a3 t4 a5 t6 u7"),
+        ("uauatatuau", "middle", 8, "u0 a1 u7 a8 u9"),
+        ("tatuau", "head", 4, "u3 a4 u5"),
+        ("suatat", "head", 1, "s0 u1 a2 t3 a4 t5"),
     ],
 )
 def test_what_is_left(roles: str, policy: Policy, most: int, left: str) -> None:
@@ -67,7 +73,7 @@ def test_long_messages_cost_more_turns() -> None:
     assert cut("suauauau", "middle", 60, lambda message: sizes.get(message["content"], 1)) == "s0 u1 a2 u5 a6 u7"
 
 
-@given(st.text("sua", min_size=1, max_size=30), st.sampled_from(POLICIES), st.integers(0, 31))
+@given(st.text("suat", min_size=1, max_size=30), st.sampled_from(POLICIES), st.integers(0, 31))
 def test_a_shortened_chat(roles: str, policy: Policy, most: int) -> None:
     whole = messages_of(roles)
     left = cut(roles, policy, most).split()
