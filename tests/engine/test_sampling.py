@@ -1,17 +1,12 @@
 """Drawing tokens, against a distribution computed another way: in float64, by sorting, one filter after the other."""
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as stnp
 
 from forgelm.engine import sampling
 from forgelm.engine.plan import Draw
-from forgelm.engine.pool import top_k_ids
 from forgelm.engine.sampling import draw_token, uniform
 from forgelm.engine.truncation import nucleus
 from forgelm.ipc.messages import Sampling
@@ -223,46 +218,6 @@ def test_the_largest_random_number_draws_a_token_with_weight(
     monkeypatch.setattr(sampling, "uniform", lambda *_: 0.0)
     logits[:100] = -np.inf
     assert token(logits, draw(Sampling(temperature=temperature))) == 100
-
-
-# --- top-k ---
-
-
-@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 511, 513, 1023, 10_007, 49_152, 151_937])
-@pytest.mark.parametrize("k", [1, 2, 20, 64, 500])
-def test_top_k_by_blocks_is_top_k(size: int, k: int) -> None:
-    for seed in range(3):
-        logits = some_logits(size, seed)
-        ids = top_k_ids(logits, k)
-        assert len(set(ids.tolist())) == len(ids) == min(k, size)
-        assert np.array_equal(np.sort(logits[ids]), np.sort(logits)[-k:])
-
-
-@given(
-    values=stnp.arrays(np.float32, st.integers(1, 1500), elements=st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1.0])),
-    k=st.integers(1, 10),
-)
-def test_top_k_with_ties_has_the_same_logits_as_a_full_sort(values: np.ndarray, k: int) -> None:
-    ids = top_k_ids(values, k)
-    assert len(set(ids.tolist())) == len(ids) == min(k, len(values))
-    assert np.array_equal(np.sort(values[ids]), np.sort(values)[-k:])
-
-
-def test_top_k_finds_the_highest_wherever_they_are() -> None:
-    """Alone in its block, all in one block, in the part after the last whole block."""
-    for places in ([0, 256, 512], [700, 701, 702], [99_998, 99_999, 3]):
-        logits = np.full(100_000, -5.0, np.float32)
-        logits[places] = [1, 2, 3]
-        assert sorted(top_k_ids(logits, 3).tolist()) == sorted(places)
-
-
-def test_top_k_of_a_vocabulary_copies_no_vocabulary() -> None:
-    logits = some_logits(248_320)
-    tracemalloc.start()
-    top_k_ids(logits, 20)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < logits.nbytes / 4
 
 
 # --- random numbers ---
