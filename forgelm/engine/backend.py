@@ -1,10 +1,11 @@
 """The one thing the engine's loop needs from a model: run a plan. Implemented by llama.cpp and by a fake."""
 
+from collections.abc import Callable
 from typing import Protocol
 
-from forgelm.engine.plan import Outcome, Plan
+from forgelm.engine.plan import Matcher, Outcome, Plan
 from forgelm.engine.prefix import Kept
-from forgelm.ipc.messages import ModelFacts
+from forgelm.ipc.messages import Constraint, ModelFacts
 
 
 class Backend(Protocol):
@@ -17,6 +18,14 @@ class Backend(Protocol):
     @property
     def splits_batches(self) -> bool:
         """Whether decode rows and prefill rows go in decodes of their own: hybrids must, CPUs are faster so."""
+
+    @property
+    def whole_slots(self) -> int | None:
+        """Slots from this one on give only the `CANDIDATES` highest logits of a row; None: all slots give whole rows."""
+
+    @property
+    def open_grammar(self) -> Callable[[Constraint], Matcher] | None:
+        """Begins to compile a grammar of the model's tokens; None where there are none."""
 
     def archived(self) -> list[Kept]:
         """What a former process left on disk for this model."""

@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 
 from forgelm.engine.plan import (
+    CANDIDATES,
+    UNDECIDED,
     Archive,
     Decode,
     DecodeResult,
@@ -35,6 +37,7 @@ from forgelm.engine.plan import (
     Trim,
 )
 from forgelm.engine.prefix import Checkpoint, Holder, Kept
+from forgelm.engine.sampling import fits_candidates
 from forgelm.ipc.messages import ModelFacts, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
@@ -75,8 +78,13 @@ class FakeBackend:
         sleep: Callable[[float], None] = time.sleep,
         split_batches: bool = False,
         kept: int = 0,
+        whole_slots: int | None = None,
     ) -> None:
-        """`split_batches` makes it behave like a hybrid; `kept` is the number of slots beside the running ones."""
+        """`split_batches` makes it behave like a hybrid; `kept` is the number of slots beside the running ones.
+
+        In slots from `whole_slots` on the highest logits don't always tell which token it is.
+        """
+        self.whole_slots = whole_slots
         self._settings = settings
         self._sleep = sleep
         self.splits_batches = split_batches
@@ -209,6 +217,10 @@ class FakeBackend:
             self._append(slot, tokens)
         return True
 
+    @property
+    def open_grammar(self) -> None:
+        """There is no vocabulary to compile one for."""
+
     def archived(self) -> list[Kept]:
         """The files, for a memory that starts anew."""
         return [
@@ -286,7 +298,15 @@ class FakeBackend:
         _require(len(memory) == span.start, f"slot {span.slot} holds {len(memory)}, span starts at {span.start}")
         _require(span.slot not in self._stateless, f"compute in {span.slot}, which has no state")
         self._append(span.slot, span.tokens.tolist())
-        return None if span.draw is None else _fake_draw(memory, span.draw)
+        if span.draw is None:
+            return None
+        if self.whole_slots is not None and span.slot >= self.whole_slots:
+            draw = span.draw
+            fits = fits_candidates(draw.sampling, draw.logprobs, draw.matcher, CANDIDATES)
+            _require(fits, f"a token in {span.slot}, which has no whole rows")
+            if fake_token(memory) % 7 == 0:
+                return Drawn(UNDECIDED)
+        return _fake_draw(memory, span.draw)
 
 
 def fake_token(history: list[int], choice: int = 0) -> int:

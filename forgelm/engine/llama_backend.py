@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
 import numpy as np
 
 from forgelm.config import FLUSH_SECONDS, Cache, Engine
+from forgelm.engine.constraint import Constraints
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.placement import place
 from forgelm.engine.plan import (
@@ -17,6 +19,7 @@ from forgelm.engine.plan import (
     Drop,
     Fetch,
     Fork,
+    Matcher,
     Outcome,
     Plan,
     Restore,
@@ -26,9 +29,10 @@ from forgelm.engine.plan import (
 from forgelm.engine.prefix import Kept
 from forgelm.engine.sampling import draw_token
 from forgelm.engine.vault import Vault
-from forgelm.ipc.messages import ModelFacts
+from forgelm.ipc.messages import Constraint, ModelFacts
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
+from forgelm.llama.guidance import Guidance
 from forgelm.llama.lib import build_info
 from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
@@ -71,6 +75,7 @@ class LlamaBackend:
         self._warmup = self._warm_up()
         self._sizes = self._weigh()
         self._facts = self._describe(engine, threads, time.monotonic() - began)
+        self._constraints = Constraints(partial(Guidance, self._model.vocab))
 
     @property
     def facts(self) -> ModelFacts:
@@ -116,11 +121,16 @@ class LlamaBackend:
             case _:
                 assert_never(operation)
 
+    @property
+    def open_grammar(self) -> Callable[[Constraint], Matcher]:
+        return self._constraints.open
+
     def archived(self) -> list[Kept]:
         return self._vault.archived()
 
     def close(self) -> None:
         self._vault.close(FLUSH_SECONDS)
+        self._constraints.close()
         self._context.close()
         self._model.close()
 

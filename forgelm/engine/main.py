@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,12 +24,13 @@ from forgelm.engine.fingerprint import model_fingerprint
 from forgelm.engine.loop import Channel, Loop, PeerGone
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
+from forgelm.engine.plan import Matcher
 from forgelm.engine.prefix import Kept
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import BackendBroken, Scheduler
 from forgelm.errors import ForgeError
 from forgelm.ipc.framing import FrameError
-from forgelm.ipc.messages import Fatal, Loading, ModelFacts, Ready
+from forgelm.ipc.messages import Constraint, Fatal, Loading, ModelFacts, Ready
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
 _PR_SET_PDEATHSIG = 1
@@ -71,7 +72,12 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         return 1
     facts = backend.facts
     scheduler = make_scheduler(
-        config, facts, split_batches=backend.splits_batches, archived=backend.archived()
+        config,
+        facts,
+        split_batches=backend.splits_batches,
+        archived=backend.archived(),
+        open_grammar=backend.open_grammar,
+        whole_slots=backend.whole_slots,
     )
     channel.send(Ready(facts))
     try:
@@ -89,9 +95,16 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
 
 
 def make_scheduler(
-    config: EngineConfig, facts: ModelFacts, *, split_batches: bool, archived: Iterable[Kept] = ()
+    config: EngineConfig,
+    facts: ModelFacts,
+    *,
+    split_batches: bool,
+    archived: Iterable[Kept] = (),
+    open_grammar: Callable[[Constraint], Matcher] | None = None,
+    whole_slots: int | None = None,
 ) -> Scheduler:
-    """The scheduler and the memory for a loaded model. `archived` is what a former process left on disk."""
+    """The scheduler and the memory for a loaded model. `archived` is what a former process left on disk; the others are
+    the backend's."""
     engine, cache = config.engine, config.cache
     bound = CellCost(cache.device_cells if cache.host_tier or cache.device_cells else None)
     row_seconds = 1 / facts.warmup_prefill_rate
@@ -105,8 +118,16 @@ def make_scheduler(
         costs=Costs(row_seconds),
         host_bytes=config.host_bytes,
         archived=archived,
+        whole_slots=whole_slots,
     )
-    return Scheduler(memory, pacer, parallel=facts.slots, context=facts.context, split_batches=split_batches)
+    return Scheduler(
+        memory,
+        pacer,
+        parallel=facts.slots,
+        context=facts.context,
+        split_batches=split_batches,
+        open_grammar=open_grammar,
+    )
 
 
 def _make_backend(channel: Channel, config: EngineConfig) -> Backend:

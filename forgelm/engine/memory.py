@@ -14,6 +14,7 @@ from forgelm.engine.cells import CellLedger
 from forgelm.engine.plan import Fork, Moves, Operation, Restore, Save, Tokens, Trim
 from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, PrefixTree
 from forgelm.engine.routes import MIN_SHARED, Costs, Route, Shape, find_route
+from forgelm.engine.slots import Slots
 from forgelm.engine.tiers import ARCHIVE_AFTER, Tiers
 
 MIN_SPACING = 32
@@ -46,8 +47,12 @@ class Memory:
         costs: Costs,
         host_bytes: int = 0,
         archived: Iterable[Holder | Checkpoint] = (),
+        whole_slots: int | None = None,
     ) -> None:
-        """`slots` counts running and kept sequences; `archived` is what the disk holds from a former process."""
+        """`slots` counts running and kept sequences; `archived` is what the disk holds from a former process.
+
+        Of the slots the first `whole_slots` give whole rows of logits, more than ever run at once; None: all do.
+        """
         self.shape = shape
         self.ledger = CellLedger(shape.cells, slots)
         self._cache = cache
@@ -61,7 +66,7 @@ class Memory:
             limit=host_bytes,
             disk=cache.disk_tier and cache.prefix_cache,
         )
-        self._free = list(reversed(range(slots)))
+        self._slots = Slots(slots, whole_slots)
         self._kept: list[Holder] = []
         """Finished sequences on the device."""
         self._interval = cache.checkpoint_tokens or _interval(shape)
@@ -137,17 +142,22 @@ class Memory:
 
     # --- a sequence's life ---
 
-    def open(self, tokens: Tokens, boundaries: Sequence[int], route: Route, now: float) -> Holder:
-        """Give a sequence of `tokens` a slot with the first `route.depth` of them in it."""
+    def open(
+        self, tokens: Tokens, boundaries: Sequence[int], route: Route, now: float, *, whole_rows: bool = True
+    ) -> Holder:
+        """Give a sequence of `tokens` a slot with the first `route.depth` of them in it.
+
+        `whole_rows`: its tokens can't be drawn from the highest logits alone.
+        """
         source = route.holder
         self._tiers.pinned = (source, route.checkpoint)
         if source is None:
-            slot = self._take_slot(now)
+            slot = self._take_slot(now, whole=whole_rows)
         elif source in self._kept and source.computed == route.depth:
-            slot = self._adopt(source)
+            slot = self._adopt(source, now, whole=whole_rows)
         else:
             source.last_used = now
-            slot = self._take_slot(now, source)
+            slot = self._take_slot(now, source, whole=whole_rows)
             self._fill(slot, source, route, now)
         self.ledger.start(slot)
         holder = Holder(tokens.copy(), route.depth, slot, running=True)
@@ -175,7 +185,7 @@ class Memory:
             self._wipe(holder)
             self._tiers.forget(holder)
             return
-        kept = Holder(tokens[: holder.computed].copy(), holder.computed, holder.slot, last_used=now)
+        kept = Holder(tokens[: holder.computed].copy(), holder.computed, self._park(holder.slot), last_used=now)
         self._tree.insert(kept)
         holder.slot = NO_SLOT
         self._tiers.forget(holder)
@@ -187,13 +197,13 @@ class Memory:
         while self.ledger.cells - self.ledger.used < cells:
             if not self._kept:
                 return False
-            self._evict(self._weakest(now), now)
+            self._evict(self._weakest(self._kept, now), now)
         return True
 
     def bound(self, cells: int, now: float) -> None:
         """Keep at most `cells` for finished requests: each one costs every decode a little."""
         while self.ledger.cached > cells and self._kept:
-            self._evict(self._weakest(now), now)
+            self._evict(self._weakest(self._kept, now), now)
 
     def lose_saved(self) -> None:
         """A saved state couldn't be loaded. None is tried again: why isn't known, and trying could go on for ever."""
@@ -204,7 +214,7 @@ class Memory:
         # What was to be saved before the next decode is damaged by now.
         self._operations[:] = [operation for operation in self._operations if not isinstance(operation, Save)]
         self._tiers.cancel_saves()
-        self._operations += [Trim(slot) for slot in self._free]
+        self._operations += [Trim(slot) for slot in self._slots.free]
         for kept in list(self._kept):
             self._drop_slot(kept)
 
@@ -242,11 +252,29 @@ class Memory:
 
     # --- pieces ---
 
-    def _adopt(self, source: Holder) -> int:
-        """Go on in a finished sequence's own slot."""
+    def _adopt(self, source: Holder, now: float, *, whole: bool) -> int:
+        """Go on in a finished sequence's own slot, or in one of the right kind."""
+        slot: int | None = source.slot
+        if not self._slots.suits(source.slot, whole=whole):
+            slot = self._take_slot(now, source, whole=True) if whole else self._slots.take_best(whole=False)
         self._kept.remove(source)
-        slot, source.slot = source.slot, NO_SLOT
-        return slot
+        old, source.slot = source.slot, NO_SLOT
+        return old if slot in (None, old) else self._move(old, slot)
+
+    def _park(self, slot: int) -> int:
+        """Where a sequence that ends in `slot` is kept: not where the next one would rather run."""
+        if self._slots.suits(slot, whole=True):
+            return slot
+        other = self._slots.take_best(whole=True)
+        return slot if other is None else self._move(slot, other)
+
+    def _move(self, source: int, target: int) -> int:
+        """Let the empty `target` have all of `source`; nothing is copied."""
+        length = self.ledger.length(source)
+        self._operations.append(Fork(source, target, length))
+        self.ledger.fork(source, target, length)
+        self._release(source)
+        return target
 
     def _fill(self, slot: int, source: Holder, route: Route, now: float) -> None:
         """Bring the first `route.depth` tokens of `source` into the empty `slot`."""
@@ -261,7 +289,7 @@ class Memory:
                 self.ledger.trim(slot, depth)
         else:
             # A whole state can't be cut back on a hybrid: its attention part is shared from a slot of passage.
-            passage = self._take_slot(now, source)
+            passage = self._take_slot(now, source, whole=False)
             self._restore(passage, source, now)
             push(Fork(passage, slot, depth))
             self.ledger.fork(passage, slot, depth)
@@ -275,23 +303,27 @@ class Memory:
         self._operations.append(Restore(slot, source.key))
         self.ledger.extend(slot, source.computed)
 
-    def _take_slot(self, now: float, spared: Holder | None = None) -> int:
-        if not self._free:
-            self._evict(self._weakest(now, spared), now)
-        return self._free.pop()
+    def _take_slot(self, now: float, spared: Holder | None = None, *, whole: bool) -> int:
+        slot = self._slots.take(whole=whole)
+        if slot is None:
+            in_way = [kept for kept in self._kept if not whole or self._slots.has_whole_rows(kept.slot)]
+            self._evict(self._weakest(in_way, now, spared), now)
+            slot = self._slots.take(whole=whole)
+        assert slot is not None
+        return slot
 
     def _release(self, slot: int) -> None:
         """The only place where a slot is given back; it is wiped before anything else is done with it."""
         self._operations.append(Trim(slot))
         self.ledger.trim(slot)
-        self._free.append(slot)
+        self._slots.give_back(slot)
 
     def _wipe(self, holder: Holder) -> None:
         self._release(holder.slot)
         holder.slot = NO_SLOT
 
-    def _weakest(self, now: float, spared: Holder | None = None) -> Holder:
-        return min((kept for kept in self._kept if kept is not spared), key=lambda kept: self._tiers.worth(kept, now))
+    def _weakest(self, holders: Iterable[Holder], now: float, spared: Holder | None = None) -> Holder:
+        return min((kept for kept in holders if kept is not spared), key=lambda kept: self._tiers.worth(kept, now))
 
     def _evict(self, kept: Holder, now: float) -> None:
         """Take `kept` off the device, to RAM if that pays."""

@@ -68,6 +68,8 @@ class Draw:
         return self.tokens[len(self.tokens) - self.index :]
 
 
+CANDIDATES = 64
+"""How many of the highest logits a slot without whole rows gives."""
 UNDECIDED = -2
 """In place of a token: the highest logits alone don't tell which one it is; the whole row would."""
 

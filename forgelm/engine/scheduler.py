@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import UNDECIDED, Decode, DecodeResult, Drawn, Matcher, MatchFailed, Outcome, Plan
+from forgelm.engine.plan import CANDIDATES, UNDECIDED, Decode, DecodeResult, Drawn, Matcher, MatchFailed, Outcome, Plan
 from forgelm.engine.queue import Queue
+from forgelm.engine.sampling import fits_candidates
 from forgelm.engine.sequence import Sequence
 from forgelm.ipc.messages import Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
@@ -79,8 +80,8 @@ class Scheduler:
         """Queue a request. One that can't be served ends at once with `error`."""
         problem = self._problem(request)
         if problem:
-            endings = [Delta(request.id, finish="error", error=problem, choice=n) for n in range(max(1, request.choices))]
-            self._endings += endings
+            choices = range(max(1, request.choices))
+            self._endings += [Delta(request.id, finish="error", error=problem, choice=choice) for choice in choices]
             return
         self._by_id[request.id] = sequences = [self._sequence(request, n, now) for n in range(request.choices)]
         self._unstarted.add(request.id)
@@ -93,9 +94,11 @@ class Scheduler:
             assert self._open_grammar is not None
             matcher = self._open_grammar(request.constraint)
         self._arrivals += 1
-        return Sequence.from_request(
+        sequence = Sequence.from_request(
             request, order=self._arrivals, context=self._context, now=now, choice=choice, matcher=matcher
         )
+        sequence.whole_rows = not fits_candidates(request.sampling, request.logprobs, matcher, CANDIDATES)
+        return sequence
 
     def abort(self, request_id: int, now: float, choice: int = -1) -> None:
         """End a request now, or one choice of it, wherever it is.
@@ -186,7 +189,9 @@ class Scheduler:
         if route is None:
             return False
         self._running.append(sequence)
-        sequence.holder = self.memory.open(sequence.known, sequence.boundaries, route, now)
+        sequence.holder = self.memory.open(
+            sequence.known, sequence.boundaries, route, now, whole_rows=sequence.whole_rows
+        )
         if sequence.cached is None:
             sequence.cached = route.depth
             sequence.clock.started = now

@@ -11,7 +11,7 @@ import numpy as np
 
 from forgelm.engine.plan import Draw, Drawn, Matcher, Span, Tokens
 from forgelm.engine.prefix import NO_SLOT, Holder
-from forgelm.ipc.messages import FinishReason, Generate, Timings
+from forgelm.ipc.messages import Budget, FinishReason, Generate, Timings
 
 
 @dataclass(slots=True)
@@ -192,13 +192,17 @@ class Sequence:
         self.length += 1
         if self.matcher is not None:
             self.matcher.advance(token)
-        if self.thinking and self.request.budget is not None and token in self.request.budget.ends:
-            self.thinking = False
+        if self.thinking and self.request.budget is not None:
+            self.thinking = self._still_thinks(self.request.budget, token)
         if token in self.request.stop_tokens and self.generated > self.request.min_tokens:
             return "stop"
         if self.matcher is not None and self.matcher.finished:
             return "stop"
         return "length" if self.length >= self.limit else None
+
+    def _still_thinks(self, budget: Budget, token: int) -> bool:
+        begun = self.generated > 1 or not budget.begins or token in budget.begins
+        return begun and token not in budget.ends
 
     def _forced(self) -> tuple[int, ...]:
         """What must follow now: the end of a thought that takes too long, or what a grammar leaves no choice about."""

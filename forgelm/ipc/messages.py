@@ -23,7 +23,7 @@ class Sampling(Message, frozen=True):
     """How one sequence draws its tokens. Values are validated by the API; the engine trusts them.
 
     Order: bias, penalties (repetition, frequency, presence, DRY), temperature, top-n-sigma, min-p, top-k, typical,
-    top-p, XTC, draw: vLLM's where it has them, which the Qwen3.5 cards assume. Mirostat takes the place of all that cuts.
+    top-p, XTC, draw: vLLM's where it has them, which the Qwen3.5 cards assume. Mirostat takes the place of all cuts.
     """
 
     temperature: float = 1.0
@@ -41,8 +41,8 @@ class Sampling(Message, frozen=True):
     repetition_penalty: float = 1.0
     """Divides the positive and multiplies the negative logits of all tokens seen, in prompt and answer; 1 is off."""
     penalty_window: int = 0
-    """llama.cpp's `repeat_last_n`: all three penalties count over the last so many tokens, prompt included. 0: as above;
-    −1: over everything."""
+    """llama.cpp's `repeat_last_n`: all three penalties count over the last so many tokens, prompt included; −1 is all of
+    them, and 0 counts as said above."""
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
     """Logits further below the highest than so many standard deviations are cut; 0 is off."""
@@ -74,12 +74,14 @@ class Constraint(Message, frozen=True):
 
 
 class Budget(Message, frozen=True):
-    """A bound on thinking: when `tokens`, at least 1, were generated without one of `ends`, `closing` follows by force."""
+    """A bound on thinking: after `tokens`, at least 1, without one of `ends` comes `closing`, by force."""
 
     tokens: int
     ends: tuple[int, ...]
     """Ids that end the thinking by themselves."""
     closing: tuple[int, ...]
+    begins: tuple[int, ...] = ()
+    """An answer that doesn't begin with one of these isn't thinking; empty: the prompt has begun it."""
 
 
 class Generate(Message, tag="generate", frozen=True):

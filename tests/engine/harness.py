@@ -21,7 +21,7 @@ from forgelm.engine.fake import (
 )
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import Decode, Mask, MatchFailed, Plan, Span, Trim
+from forgelm.engine.plan import Decode, Fork, Mask, MatchFailed, Plan, Span, Trim
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import MAX_FORCED, Scheduler
 from forgelm.ipc.messages import Constraint, Delta, Generate
@@ -152,14 +152,19 @@ class Harness:
         cache: Cache = NO_CACHE,
         host_bytes: int = 0,
         files: dict[str, tuple[bool, list[int]]] | None = None,
+        ranked: bool = False,
     ) -> None:
         """`room`: cells that the backend really has, when that is not what the scheduler was told.
 
         `files` is what a former process left on disk. `slots` run at once; `cache` adds its `sequences` to them.
+        `ranked`: the slots beyond one more than run give the highest logits alone.
         """
         settings = FakeSettings(step=step, row=row, context=room or cells, slots=slots)
         kept = cache.kept_sequences(slots, recurrent=split)
-        self.backend = FakeBackend(settings, sleep=lambda _: None, split_batches=split, kept=kept)
+        whole_slots = slots + 1 if ranked else None
+        self.backend = FakeBackend(
+            settings, sleep=lambda _: None, split_batches=split, kept=kept, whole_slots=whole_slots
+        )
         self.backend.files |= files or {}
         self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row, cells=CellCost(cache.device_cells or None))
         self.memory = Memory(
@@ -169,6 +174,7 @@ class Harness:
             costs=Costs(row),
             host_bytes=host_bytes,
             archived=self.backend.archived(),
+            whole_slots=whole_slots,
         )
         self.scheduler = Scheduler(
             self.memory, self.pacer, parallel=slots, split_batches=split, open_grammar=Steps
@@ -276,7 +282,7 @@ class Harness:
         running = scheduler._running
         used = [sequence.slot for sequence in running]
         kept = [holder.slot for holder in memory._kept]
-        assert sorted([*used, *kept, *memory._free]) == list(range(len(self.backend.memory)))
+        assert sorted([*used, *kept, *memory._slots.free]) == list(range(len(self.backend.memory)))
         usage = memory.usage
         assert usage.free + usage.cached + usage.active == self.cells
         assert min(usage.free, usage.cached, usage.active) >= 0
@@ -289,11 +295,12 @@ class Harness:
     def check_cells(self) -> None:
         """What is planned to be in memory is there: compared once no operation is outstanding."""
         memory = self.memory
-        wiped = {trim.slot for trim in memory._operations if isinstance(trim, Trim) and not trim.length}
+        changing = {trim.slot for trim in memory._operations if isinstance(trim, Trim) and not trim.length}
+        changing |= {fork.target for fork in memory._operations if isinstance(fork, Fork)}
         held = {sequence.slot: sequence.known[: sequence.computed] for sequence in self.scheduler._running}
         held |= {holder.slot: holder.tokens for holder in memory._kept}
         for slot, tokens in enumerate(self.backend.memory):
-            if slot not in wiped:
+            if slot not in changing:
                 assert tokens == held.get(slot, np.empty(0)).tolist(), f"slot {slot} isn't what it is taken for"
         if not memory.has_operations:
             assert memory.ledger.used == self.backend.cells_used

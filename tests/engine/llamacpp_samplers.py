@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Iterable
 
-import llama_cpp
+from llama_cpp import llama_cpp
 import numpy as np
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from forgelm.config import Cache
 from forgelm.engine.fake import STATE_BYTES
+from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness
 
@@ -50,6 +51,7 @@ class Life:
             max_tokens=rng.randint(1, 12),
             boundaries=tuple(marks),
             choices=rng.choice((1, 1, 1, 3)),
+            sampling=Sampling(top_k=rng.choice((0, 20))),
         )
 
     def continue_chats(self) -> None:
@@ -84,9 +86,16 @@ class Life:
 @pytest.mark.parametrize("split", [False, True], ids=["attention", "hybrid"])
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_answers_are_those_of_a_request_alone(switch: str, split: bool) -> None:
+    cache = SWITCHES[switch]
     for seed in range(20):
         harness = Harness(
-            cells=220, slots=3, n_ubatch=32, split=split, cache=SWITCHES[switch], host_bytes=STATE_BYTES * 8
+            cells=220,
+            slots=3,
+            n_ubatch=32,
+            split=split,
+            cache=cache,
+            host_bytes=STATE_BYTES * 8,
+            ranked=seed % 2 == 0 and cache.sequences > 1,
         )
         life = Life(seed, harness)
         for _ in range(150):

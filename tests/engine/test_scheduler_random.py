@@ -113,7 +113,7 @@ class Engine(RuleBasedStateMachine):
         assert not any(self.harness.backend.memory)
         # Refusals, which come without timings, are the only errors of a healthy engine.
         assert not (self.healthy and any(delta.error and delta.timings for delta in self.harness.ended.values()))
-        assert len(self.harness.memory._free) == SLOTS
+        assert len(self.harness.memory._slots.free) == SLOTS
 
 
 TestEngine = Engine.TestCase
