@@ -90,22 +90,24 @@ class Chat:
         self._isolator = isolator
         self._sign = sign
 
-    def render(self, messages: Messages, *, continued: bool | None = None) -> str:
-        """The prompt for these messages of the conversation. Raises `InvalidRequest`."""
+    def render(self, messages: Messages, *, later: bool = False) -> str:
+        """The prompt for these messages of the conversation, or of a later one. Raises `InvalidRequest`."""
         conversation = self.conversation
-        options = {
+        options: dict[str, Any] = {
             "enable_thinking": conversation.thinking,
             "add_generation_prompt": conversation.add_generation_prompt,
-            "continue_final_message": conversation.continued if continued is None else continued,
+            "continue_final_message": conversation.continued,
             **conversation.variables,
         }
+        if later:
+            options["continue_final_message"] = False
         text = self._template.render(messages, conversation.merged, tools=conversation.tools, **options)
         return self._isolator.settle(text, self._sign)
 
     def render_later(self, messages: Messages) -> str | None:
         """The same for messages that go on from the conversation; None if the template refuses those."""
         try:
-            return self.render(messages, continued=False)
+            return self.render(messages, later=True)
         except InvalidRequest:
             return None
 
