@@ -21,6 +21,8 @@ KVLayout = Literal["unified", "streams"]
 Mode = Literal["low_latency", "high_throughput"]
 FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
+TopK = Literal["auto", "on", "off"]
+ToolFormat = Literal["auto", "qwen35", "hermes", "llama3", "mistral", "generic"]
 
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
@@ -101,6 +103,11 @@ class Engine(Section, frozen=True):
     kv_layout: KVLayout = "unified"
     """ "unified": one pool for all requests, whose prefixes are shared. "streams": an equal part for each, nothing is
     shared; a decode visits its own cells alone then, which is faster for long texts that have nothing in common.
+    """
+    device_top_k: TopK = "auto"
+    """Whether the device sends only the highest logits where those are enough to draw from. "auto" measures it on a GPU.
+
+    On a CPU nothing is sent anywhere, and ranking the logits costs more than it saves.
     """
     mode: Mode = "low_latency"
     target_itl_ms: Annotated[float, Meta(ge=0.0)] = 0.0
@@ -213,13 +220,20 @@ class Server(Section, frozen=True):
 
 
 class SamplingDefaults(Section, frozen=True):
-    """Used where the request says nothing."""
+    """Used where the request says nothing. What isn't said here either is the model file's, or the engine's own."""
 
-    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
-    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    top_k: NonNegative = 0
-    min_p: Probability = 0.0
-    presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] = 0.0
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    top_k: NonNegative | None = None
+    min_p: Probability | None = None
+    typical_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    top_n_sigma: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
+    xtc_probability: Probability | None = None
+    xtc_threshold: Probability | None = None
 
 
 class Sampling(Section, frozen=True):
@@ -234,6 +248,8 @@ class Chat(Section, frozen=True):
 
     thinking: bool = False
     """Passed to the template as `enable_thinking` unless the request says otherwise."""
+    tool_format: ToolFormat = "auto"
+    """How the model calls tools; "auto" goes by its template."""
 
 
 class Preset(Section, frozen=True):

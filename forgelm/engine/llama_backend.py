@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import assert_never
 
 import numpy as np
@@ -13,9 +14,13 @@ from forgelm.engine.constraint import Constraints
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.placement import place
 from forgelm.engine.plan import (
+    CANDIDATES,
+    UNDECIDED,
     Archive,
     Decode,
     DecodeResult,
+    Draw,
+    Drawn,
     Drop,
     Fetch,
     Fork,
@@ -27,9 +32,9 @@ from forgelm.engine.plan import (
     Trim,
 )
 from forgelm.engine.prefix import Kept
-from forgelm.engine.sampling import draw_token
+from forgelm.engine.sampling import draw_candidates, draw_token
 from forgelm.engine.vault import Vault
-from forgelm.ipc.messages import Constraint, ModelFacts
+from forgelm.ipc.messages import Constraint, ModelFacts, Sampling
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
 from forgelm.llama.guidance import Guidance
@@ -40,6 +45,10 @@ from forgelm.machine import read_machine
 
 WARMUP_ROWS = 64
 """Rows of the warm-up's timed chunk: enough to be compute-bound, short on a slow CPU."""
+
+RANKING_PAIRS = 8
+"""Decodes with and without ranking that are compared at the start."""
+GREEDY = Draw(Sampling(temperature=0.0), 0, 0, np.empty(0, np.int32))
 
 NO_CACHE = Cache(prefix_cache=False)
 DISK_WAIT = 0.05
@@ -70,9 +79,11 @@ class LlamaBackend:
             progress=progress,
         )
         slots = engine.parallel + cache.kept_sequences(engine.parallel, recurrent=self._model.recurrent)
-        self._context = Context(self._model, _options(engine, slots, threads))
+        ranked = range(engine.parallel + 1, slots) if _ranks(engine, on_gpu=self._on_gpu) else range(0)
+        self._context = Context(self._model, _options(engine, slots, threads, ranked))
         self._vault = Vault(self._context, disk)
         self._warmup = self._warm_up()
+        self._whole_slots = self._settle_ranking(engine, ranked)
         self._sizes = self._weigh()
         self._facts = self._describe(engine, threads, time.monotonic() - began)
         self._constraints = Constraints(partial(Guidance, self._model.vocab))
@@ -122,6 +133,10 @@ class LlamaBackend:
                 assert_never(operation)
 
     @property
+    def whole_slots(self) -> int | None:
+        return self._whole_slots
+
+    @property
     def open_grammar(self) -> Callable[[Constraint], Matcher]:
         return self._constraints.open
 
@@ -141,10 +156,16 @@ class LlamaBackend:
         if status is not DecodeStatus.OK:
             return DecodeResult(status, (None,) * len(rows))
         drawn = (
-            None if span.draw is None else draw_token(context.logits(row), span.draw)
+            None if span.draw is None else self._draw(span.slot, row, span.draw)
             for span, row in zip(decode.spans, rows, strict=True)
         )
         return DecodeResult(status, tuple(drawn))
+
+    def _draw(self, slot: int, row: int, draw: Draw) -> Drawn:
+        if slot not in self._context.ranking:
+            return draw_token(self._context.logits(row), draw)
+        ids, logits = self._context.ranking.candidates(row)
+        return draw_candidates(ids, logits, draw) or Drawn(UNDECIDED)
 
     def _warm_up(self) -> tuple[float, float]:
         """Touch weights and buffers; returns a chunk's tokens per second and the seconds of a decode of one row."""
@@ -152,14 +173,25 @@ class LlamaBackend:
         self._time_rows(1)
         return rows / self._time_rows(rows), self._time_rows(1)
 
-    def _time_rows(self, rows: int) -> float:
+    def _settle_ranking(self, engine: Engine, ranked: range) -> int | None:
+        """Take the ranking off again where it makes decodes slower; the number of slots with whole rows."""
+        if not ranked:
+            return None
+        pairs = [(self._time_rows(1), self._time_rows(1, ranked.start)) for _ in range(RANKING_PAIRS)]
+        if engine.device_top_k == "auto" and median(with_ - without for without, with_ in pairs) > 0:
+            self._context.ranking.close()
+            return None
+        return ranked.start
+
+    def _time_rows(self, rows: int, slot: int = 0) -> float:
+        """Seconds of a decode whose last row is drawn from."""
         tokens = np.arange(rows, dtype=np.int32) % self._model.vocab.size
         began = time.perf_counter()
-        row = self._context.add(0, tokens, 0, logits=True)
+        row = self._context.add(slot, tokens, 0, logits=True)
         self._context.decode()
-        self._context.logits(row)
+        self._draw(slot, row, GREEDY)
         seconds = time.perf_counter() - began
-        self._context.trim(0, 0)
+        self._context.trim(slot, 0)
         return seconds
 
     def _weigh(self) -> tuple[float, int]:
@@ -200,7 +232,11 @@ class LlamaBackend:
         )
 
 
-def _options(engine: Engine, slots: int, threads: int) -> ContextOptions:
+def _ranks(engine: Engine, *, on_gpu: bool) -> bool:
+    return engine.device_top_k == "on" or (engine.device_top_k == "auto" and on_gpu)
+
+
+def _options(engine: Engine, slots: int, threads: int, ranked: range) -> ContextOptions:
     return ContextOptions(
         n_ctx=engine.context,
         n_batch=engine.n_batch,
@@ -210,4 +246,6 @@ def _options(engine: Engine, slots: int, threads: int) -> ContextOptions:
         kv_type=engine.kv_type,
         flash_attention=engine.flash_attention,
         unified=engine.kv_layout == "unified",
+        ranked_slots=ranked,
+        candidates=CANDIDATES,
     )

@@ -17,6 +17,7 @@ from forgelm.errors import ModelError
 from forgelm.llama.batch import Batch, Tokens
 from forgelm.llama.lib import L, forget_problems, last_problem
 from forgelm.llama.model import Model
+from forgelm.llama.ranking import Ranking
 from forgelm.llama.status import DecodeStatus
 
 # ggml_type values of the KV types offered.
@@ -51,6 +52,9 @@ class ContextOptions:
     """One pool of cells for all slots; otherwise each has `n_ctx / slots` of its own, and nothing can be forked."""
     rollback_rows: int = 0
     """`n_rs_seq`: how many last rows a recurrent sequence may be rolled back, at one state each."""
+    ranked_slots: range = range(0)
+    """Slots whose rows come back as their `candidates` highest logits alone."""
+    candidates: int = 0
 
 
 class _Condition(Enum):
@@ -111,10 +115,12 @@ class Context:
         self._ledgers = [_Ledger() for _ in range(options.slots)]
         self._can_roll_back: list[_Ledger] = []
         self._max_outputs = _max_outputs(options)
+        self.ranking = Ranking(self._handle, options.ranked_slots, options.candidates)
 
     def close(self) -> None:
         """Free memory and compute buffers. Harmless when called again."""
         if self._handle:
+            self.ranking.close()
             L.llama_free(self._handle)
             self._handle = None
 
@@ -183,7 +189,7 @@ class Context:
     def logits(self, row: int) -> Logits:
         """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode.
 
-        Raises `ValueError` for a row that didn't ask for them.
+        Raises `ValueError` for a row that didn't ask for them. Not for rows of ranked slots: see `ranking`.
         """
         pointer = L.llama_get_logits_ith(self._handle, row)
         if not pointer:

@@ -16,7 +16,7 @@ from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.main import make_scheduler
 from forgelm.engine.plan import Plan, Trim
 from forgelm.engine.sampling import uniform
-from forgelm.ipc.messages import Generate, Sampling
+from forgelm.ipc.messages import Delta, Generate, Sampling
 from forgelm.llama.model import Model
 from tests.llama.raw import raw
 
@@ -54,13 +54,20 @@ class Server:
         config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes)
         self.backend = backend
         self.scheduler = make_scheduler(
-            config, facts, split_batches=backend.splits_batches, archived=backend.archived()
+            config,
+            facts,
+            split_batches=backend.splits_batches,
+            archived=backend.archived(),
+            open_grammar=backend.open_grammar,
+            whole_slots=backend.whole_slots,
         )
         self.plans: list[Plan] = []
         self.preemptions = 0
         self.cached: dict[int, int] = {}
         """Prompt tokens that each request took from memory."""
         self._answers: dict[int, list[int]] = {}
+        self.deltas: list[Delta] = []
+        """All that came out."""
 
     def answers(self, requests: Sequence[Generate]) -> dict[int, list[int]]:
         """Serve all at once; the tokens of each by its id. Every request must end as it asked to."""
@@ -74,11 +81,23 @@ class Server:
         assert endings == dict.fromkeys((each.id for each in requests), "length")
         return {each.id: self._answers.pop(each.id) for each in requests}
 
+    def serve(self, requests: Sequence[Generate]) -> list[Delta]:
+        """Serve all at once, however they end; all that came out, in order."""
+        before = len(self.deltas)
+        for each in requests:
+            self.scheduler.add(each, time.monotonic())
+            self._answers[each.id] = []
+        while self.scheduler.has_work:
+            self._step({})
+        return self.deltas[before:]
+
     def _step(self, endings: dict[int, str | None]) -> None:
         plan = self.scheduler.plan(time.monotonic())
         outcome = self.backend.run(plan)
         self.plans.append(plan)
-        for delta in self.scheduler.apply(plan, outcome, time.monotonic()):
+        deltas = self.scheduler.apply(plan, outcome, time.monotonic())
+        self.deltas += deltas
+        for delta in deltas:
             self._answers[delta.id] += delta.tokens
             if delta.finish:
                 self.cached[delta.id] = delta.cached
