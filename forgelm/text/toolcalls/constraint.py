@@ -19,8 +19,8 @@ def constraint(
 
     `marks` are the template's thinking marks, `thinking_open` says that the prompt leaves them open, and `token_of`
     gives the id of a text that is one special token of the vocabulary. A forced call may come at once, after thinking,
-    or within it. Once calls have begun nothing but calls follows. Raises `ValueError`, naming the tool, for a pattern
-    of a strict one that a grammar can't hold.
+    or within it. Once calls have begun nothing but calls follows. Raises `InvalidRequest`, naming the field below
+    `tools`, for what can't be enforced of a strict tool, or if all is too large.
     """
     writer = Writer(token_of)
     opening = writer.token(tools.opening)

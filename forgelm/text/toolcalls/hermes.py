@@ -59,9 +59,6 @@ class Hermes:
         return repeated(block, f'"\\n" {writer.mark(OPEN)} {block}', use)
 
 
-def _write(_: int, tool: Tool) -> str:
-    return f"{literal(_head(tool))} {arguments(tool)} {literal('}')}"
-
-
-def _head(tool: Tool) -> str:
-    return f'{{"name": "{tool.name}", "arguments": '
+def _write(tool: Tool, param: str) -> str:
+    head = f'{{"name": "{tool.name}", "arguments": '
+    return f"{literal(head)} {arguments(tool, param)} {literal('}')}"

@@ -6,15 +6,20 @@ A mark that is one special token of the vocabulary has to be named by its id: no
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
+from forgelm.errors import InvalidRequest
+from forgelm.text.structured import embed_schema
+from forgelm.text.structured.limits import compile_once, refuse
+from forgelm.text.toolcalls.schemas import Schema
 from forgelm.text.toolcalls.tools import Tool, ToolUse
 
 TokenOf = Callable[[str], int | None]
 """The id of a text that is one special token of the vocabulary; None for all other texts."""
 
 ANY = r"(.|\n)*"
-ANY_OBJECT = {"type": "object"}
+LARGEST = 512 * 1024
+"""Characters of a grammar, schemas included: a few hundred tools, and about a second to compile."""
+TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
 
 
 def literal(text: str) -> str:
@@ -33,11 +38,24 @@ class Writer:
     def __init__(self, token_of: TokenOf) -> None:
         self._token_of = token_of
         self._rules: dict[str, str] = {}
+        self._made = 0
+        self._size = 0
 
     def rule(self, name: str, body: str) -> str:
-        """Add a rule, once if it is added again; its name. `name` may hold options in brackets, or a parameter."""
+        """Add a rule, once if it is added again; its name. `name` may hold options in brackets, or a parameter.
+
+        Raises `InvalidRequest` where the grammar grows over `LARGEST`.
+        """
+        self._size += len(body)
+        if self._size > LARGEST:
+            refuse(f"the grammar that these tools need is over {LARGEST} characters", "tools")
         self._rules[name] = body
         return re.split(r"\[|::", name, maxsplit=1)[0]
+
+    def fresh(self, name: str) -> str:
+        """A name that no rule has, made of `name`."""
+        self._made += 1
+        return f"{name}-{self._made}"
 
     def token(self, mark: str) -> int | None:
         """The id of `mark` where it is a special token."""
@@ -56,28 +74,42 @@ class Writer:
         return self.rule(f"{name}[lazy]", f"/{ANY}{pattern(mark)}/")
 
     def text(self, start: str) -> str:
-        """The whole grammar, beginning with `start`."""
+        """The whole grammar, beginning with `start`. Raises `InvalidRequest` if it is too large."""
         rules = {"start": start, "TEXT": f"/{ANY}/", "SPACE": r"/[ \t\r\n]{1,4}/", **self._rules}
-        return "".join([f"{name}: {body}\n" for name, body in rules.items()])
+        text = "".join([f"{name}: {body}\n" for name, body in rules.items()])
+        # The vocabulary that grammars are checked with has no special tokens, so another text stands for them there.
+        compile_once(re.sub(r"<\[[0-9]+\]>", '"<>"', text), "tools")
+        return text
 
 
-def json_value(schema: dict[str, Any], *, strict: bool) -> str:
-    """A nonterminal that matches JSON of `schema`, spaced as chat templates write it.
+def json_value(schema: Schema, param: str, *, strict: bool) -> str:
+    """A nonterminal that matches JSON of `schema`, which came as the request's field `param`.
 
-    What llguidance doesn't know of a schema is an error where the tool is strict, and left out where it isn't.
+    What can't be enforced is refused where the tool is strict; where it isn't, the type alone is enforced then. Raises
+    `InvalidRequest`.
     """
-    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": not strict}
-    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    try:
+        return f"%json {embed_schema(schema, param)}"
+    except InvalidRequest:
+        if strict:
+            raise
+        kind = schema.get("type")
+        return f"%json {embed_schema({'type': kind} if kind in TYPES else {}, param)}"
 
 
-def arguments(tool: Tool) -> str:
+def arguments(tool: Tool, param: str) -> str:
     """A nonterminal that matches a tool's arguments as a JSON object."""
-    return json_value({**ANY_OBJECT, **tool.parameters}, strict=tool.strict)
+    return json_value({"type": "object", **tool.parameters}, param, strict=tool.strict)
 
 
-def alternatives(writer: Writer, use: ToolUse, name: str, write: Callable[[int, Tool], str]) -> str:
-    """A rule that is one of the tools that may be called, each as `write` has it."""
-    names = [writer.rule(f"{name}-{index}", write(index, tool)) for index, tool in enumerate(use.callable())]
+def alternatives(writer: Writer, use: ToolUse, name: str, write: Callable[[Tool, str], str]) -> str:
+    """A rule that is one of the tools that may be called, each as `write` has it, given where its schema came from."""
+    bodies = {
+        index: write(tool, f"tools[{index}].function.parameters")
+        for index, tool in enumerate(use.tools)
+        if use.may_call(tool)
+    }
+    names = [writer.rule(f"{name}-{index}", body) for index, body in bodies.items()]
     return writer.rule(name, " | ".join(names))
 
 

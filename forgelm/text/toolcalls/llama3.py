@@ -59,6 +59,6 @@ class Llama3:
         return alternatives(writer, use, "call", _write)
 
 
-def _write(_: int, tool: Tool) -> str:
+def _write(tool: Tool, param: str) -> str:
     head = f'{tool.name}", "parameters": '
-    return f"{literal(head)} {arguments(tool)} {literal('}')}"
+    return f"{literal(head)} {arguments(tool, param)} {literal('}')}"

@@ -82,16 +82,16 @@ class Mistral:
             call = alternatives(writer, use, "call", _write_object)
             calls = repeated(call, f'", " {call}', use)
             return f'" "? "[" {calls} "]"'
-        call = alternatives(writer, use, "call", lambda _, tool: self._write(writer, tool))
+        call = alternatives(writer, use, "call", lambda tool, param: self._write(writer, tool, param))
         return repeated(call, f"{writer.mark(OPEN)} {call}", use)
 
-    def _write(self, writer: Writer, tool: Tool) -> str:
+    def _write(self, writer: Writer, tool: Tool, param: str) -> str:
         ids = f"({writer.mark(CALL_ID)} /[A-Za-z0-9]{{9}}/)? " if self._ids else ""
-        return f"{literal(tool.name)} {ids}{writer.mark(ARGS)} {arguments(tool)}"
+        return f"{literal(tool.name)} {ids}{writer.mark(ARGS)} {arguments(tool, param)}"
 
 
-def _write_object(_: int, tool: Tool) -> str:
+def _write_object(tool: Tool, param: str) -> str:
     head = f'{{"name": "{tool.name}", "arguments": '
     before, after = literal(', "id": "'), literal('"')
     identifier = f"({before} /[A-Za-z0-9]{{9}}/ {after})?"
-    return f"{literal(head)} {arguments(tool)} {identifier} {literal('}')}"
+    return f"{literal(head)} {arguments(tool, param)} {identifier} {literal('}')}"

@@ -90,7 +90,7 @@ class Qwen35:
         return [_as_json(message) for message in messages]
 
     def rest(self, writer: Writer, use: ToolUse) -> str:
-        function = alternatives(writer, use, "function", lambda index, tool: write_function(writer, index, tool))
+        function = alternatives(writer, use, "function", lambda tool, param: write_function(writer, tool, param))
         block = writer.rule("block", f'"\\n" {function} {writer.mark(CLOSE)}')
         return repeated(block, f'"\\n" {writer.mark(OPEN)} {block}', use)
 

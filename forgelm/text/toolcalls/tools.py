@@ -27,8 +27,6 @@ class ToolUse(msgspec.Struct, frozen=True):
     parallel: bool = True
     """More than one call may be made."""
 
-    def callable(self) -> tuple[Tool, ...]:
-        """The tools that may be called: the named one alone where one is named."""
-        if self.choice in (AUTO, REQUIRED):
-            return self.tools
-        return tuple(tool for tool in self.tools if tool.name == self.choice)
+    def may_call(self, tool: Tool) -> bool:
+        """Whether the answer may call `tool`: any, or the named one alone."""
+        return self.choice in (AUTO, REQUIRED, tool.name)

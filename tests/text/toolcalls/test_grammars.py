@@ -227,27 +227,6 @@ class TestQwenParameters:
         assert model.takes(held, "<tool_call>\n<function=any>\n</function>\n</tool_call>")
 
 
-def pattern_tool(*, strict: bool) -> ToolUse:
-    schema = {"properties": {"text": {"type": "string", "pattern": r"(?=a)b"}}, "required": ["text"]}
-    return ToolUse((Tool("look", parameters=schema, strict=strict),), "look")
-
-
-def test_a_pattern_that_cannot_be_enforced_is_refused_where_the_tool_is_strict(starter: Model) -> None:
-    def build(*, strict: bool) -> Constraint:
-        return constraint(
-            choose_format("", "qwen35"),
-            pattern_tool(strict=strict),
-            thinking_open=False,
-            marks=None,
-            token_of=starter.vocabulary.special,
-        )
-
-    with pytest.raises(ValueError, match=r"'look'.*\(\?=a\)b"):
-        build(strict=True)
-    text = "<tool_call>\n<function=look>\n<parameter=text>\nanything\n</parameter>\n</function>\n</tool_call>"
-    assert starter.takes(build(strict=False), text)
-
-
 def test_other_marks_end_thinking_too(starter: Model) -> None:
     use = ToolUse(TOOLS, "ping")
     held = constraint(
