@@ -5,15 +5,17 @@ path of a token.
 """
 
 import asyncio
+import time
 from contextlib import suppress
 
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from forgelm import log
 from forgelm.api.errors import envelope, headers
-from forgelm.api.generate import Generation
+from forgelm.api.generate import Generation, Said
 from forgelm.api.sse import PING, Writer
 from forgelm.errors import EngineFailed, InternalError, RequestError
+from forgelm.llama.vocab import Vocabulary
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -26,9 +28,9 @@ _STREAM_HEADERS = [
 class Answer:
     """Sends one request's result. The response starts when the request has been accepted by the engine's queue."""
 
-    def __init__(self, generation: Generation, model: str) -> None:
+    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary) -> None:
         self._generation = generation
-        self._writer = Writer(generation, model)
+        self._writer = Writer(generation, model, vocabulary)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watcher = asyncio.create_task(self._watch(receive))
@@ -48,39 +50,45 @@ class Answer:
             while (await receive())["type"] != "http.disconnect":
                 pass
             self._generation.abort()
-            self._generation.box.wake()
+            self._generation.ticket.wake()
 
     async def _stream(self, send: Send) -> None:
-        writer, generation, box = self._writer, self._generation, self._generation.box
+        writer, generation, ticket = self._writer, self._generation, self._generation.ticket
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         await send(_body(writer.opening()))
-        finish = None
-        while finish is None:
+        while not generation.finished:
             try:
-                text, finish = await generation.next()
+                news = await generation.next()
             except Exception as error:  # noqa: BLE001  the status line is out: the stream itself must say that it failed
                 await send(_body(b"data: " + envelope(_reported(error)) + b"\n\n", more=False))
                 return
-            if text:
-                await send(_body(writer.delta(text)))
-                box.touched = box.last_token
-            elif box.ping_due and finish is None:
-                await send(_body(PING))
-            box.ping_due = False
-        await send(_body(b"" if finish == "abort" else writer.closing(finish), more=False))
+            data = b"".join([self._written(said) for said in news])
+            if data:
+                ticket.touched = time.monotonic()
+            elif ticket.ping_due:
+                data = PING
+            ticket.ping_due = False
+            if data:
+                await send(_body(data))
+        await send(_body(b"" if ticket.aborted else writer.done(), more=False))
+
+    def _written(self, said: Said) -> bytes:
+        if said.finish is None:
+            return self._writer.delta(said)
+        if said.finish == "abort":
+            return b""
+        return self._writer.delta(said) + self._writer.closing(said)
 
     async def _whole(self, send: Send) -> None:
-        texts: list[str] = []
-        finish = None
-        while finish is None:
+        said: list[Said] = []
+        while not self._generation.finished:
             try:
-                text, finish = await self._generation.next()
+                said += await self._generation.next()
             except EngineFailed as error:
                 await _send_json(send, error.status, envelope(error), headers(error))
                 return
-            texts.append(text)
-        if finish != "abort":
-            await _send_json(send, 200, self._writer.whole("".join(texts), finish), {})
+        if not self._generation.ticket.aborted:
+            await _send_json(send, 200, self._writer.whole(said), {})
 
 
 def _reported(error: Exception) -> RequestError:

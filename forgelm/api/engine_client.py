@@ -1,4 +1,4 @@
-"""Requests in the engine, as the API sees them: a mailbox each, admission, and the end of every one of them.
+"""Requests in the engine, as the API sees them: admission, delivery, and the end of every one of them.
 
 The API is the engine's only source of requests, so the bound on waiting ones is kept here, exactly and before anything
 is promised to a client. Results of a step are merged into mailboxes without waiting for any reader.
@@ -9,99 +9,14 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-import msgspec
-
+from forgelm.api.mailbox import Job, Mailbox, Ticket
 from forgelm.config import Limits
 from forgelm.errors import EngineFailed, Overloaded, Unavailable
-from forgelm.ipc.messages import Abort, Delta, FinishReason, Generate, Sampling, Stats, Step, Timings
+from forgelm.ipc.messages import Abort, Delta, FinishReason, Stats, Step
 from forgelm.metrics import Metrics
 from forgelm.supervisor import Phase, Status, Supervisor
 
 IDLE = Stats(running=0, waiting=0, cells_used=0, seconds=0.0, prefill_tokens=0, decode_tokens=0, preemptions=0)
-
-
-class Job(msgspec.Struct, frozen=True):
-    """What the engine needs to know of a request; nothing in it can be wrong any more."""
-
-    prompt: bytes
-    """Token ids, little-endian int32."""
-    max_tokens: int
-    """At least 1; prompt and answer together fit the context."""
-    sampling: Sampling
-    stop_tokens: tuple[int, ...]
-    boundaries: tuple[int, ...] = ()
-    """See `Generate.boundaries`."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt) // 4
-
-
-class Mailbox:
-    """One request's results, merged until they are read. Filled by the client, read by one task."""
-
-    __slots__ = (
-        "_waiter",
-        "arrived",
-        "cached",
-        "error",
-        "finish",
-        "first_token",
-        "id",
-        "last_token",
-        "ping_due",
-        "prompt_tokens",
-        "started",
-        "timings",
-        "tokens",
-        "touched",
-    )
-
-    def __init__(self, request_id: int, prompt_tokens: int, now: float) -> None:
-        self.id = request_id
-        self.prompt_tokens = prompt_tokens
-        self.arrived = now
-        self.first_token = 0.0
-        self.last_token = 0.0
-        self.touched = now
-        """When its client last got bytes."""
-        self.ping_due = False
-        """Set when that is so long ago that a ping shall be sent."""
-        self.started = 0.0
-        """When it left the engine's queue; 0 while it waits."""
-        self.tokens: list[int] = []
-        self.finish: FinishReason | None = None
-        self.error = ""
-        self.cached = 0
-        self.timings: Timings | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def wait(self) -> None:
-        """Return when there is something to read, or a ping is due."""
-        if self.tokens or self.finish:
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def times(self) -> Timings:
-        """Where the time went: the engine's word, or ours for an answer that was ended here (a stop string)."""
-        if self.timings is not None:
-            return self.timings
-        first = self.first_token or self.last_token
-        return Timings(self.started - self.arrived, first - self.started, self.last_token - first, 0)
-
-    def take(self) -> list[int]:
-        """The tokens that came since the last call."""
-        tokens, self.tokens = self.tokens, []
-        return tokens
-
-    def wake(self) -> None:
-        """Let the reader run."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class EngineClient:
@@ -111,7 +26,7 @@ class EngineClient:
         self._limits = limits
         self._metrics = metrics
         self._ids = count(1)
-        self._open: dict[int, Mailbox] = {}
+        self._open: dict[int, Ticket] = {}
         self._waiting = 0
         self._waiting_tokens = 0
         self._supervisor: Supervisor | None = None
@@ -149,42 +64,50 @@ class EngineClient:
             raise Unavailable(f"the model is loading ({status.percent:.0f} %)", retry_after=2)
         raise Unavailable(f"the engine is {status.phase.value}: {status.reason or 'no reason given'}", retry_after=5)
 
-    def submit(self, job: "Job") -> Mailbox:
-        """Queue a request and return its mailbox. Raises `Unavailable` or `Overloaded`, and then nothing is queued."""
+    def submit(self, job: Job) -> Ticket:
+        """Queue a request and return its ticket. Raises `Unavailable` or `Overloaded`, and then nothing is queued."""
         self.require_ready()
         self._require_room(job.prompt_tokens)
         assert self._supervisor is not None
-        box = Mailbox(next(self._ids), job.prompt_tokens, time.monotonic())
-        self._supervisor.send(
-            Generate(box.id, job.prompt, job.max_tokens, job.sampling, job.stop_tokens, job.boundaries)
-        )
-        self._open[box.id] = box
+        ticket = Ticket(next(self._ids), job.prompt_tokens, job.choices, time.monotonic())
+        self._supervisor.send(job.message(ticket.id))
+        self._open[ticket.id] = ticket
         self._waiting += 1
         self._waiting_tokens += job.prompt_tokens
         self._metrics.prompt_tokens.inc(job.prompt_tokens)
-        return box
+        return ticket
 
-    def abort(self, box: Mailbox) -> None:
+    def abort(self, ticket: Ticket) -> None:
         """Forget a request; harmless when it has ended. Needs no await, so it works while a task is cancelled."""
-        self._withdraw(box, "abort")
+        if ticket.id in self._open:
+            self._send_abort(Abort(ticket.id))
+            self._end_boxes(ticket, "abort")
 
-    def complete(self, box: Mailbox) -> None:
-        """End a request whose answer is whole for its client (a stop string came): not an abort in the metrics."""
-        self._withdraw(box, "stop")
+    def complete(self, ticket: Ticket, choice: int) -> None:
+        """End a choice whose answer is whole for its client (a stop string came): not an abort in the metrics."""
+        if ticket.boxes[choice].finish is None:
+            self._send_abort(Abort(ticket.id, choice))
+            self._close(ticket, ticket.boxes[choice], "stop")
 
     def end_all(self, reason: str) -> None:
         """End every open request with an error; the engine, if there is one, forgets them."""
-        for box in list(self._open.values()):
-            self._fail(box, reason)
+        for ticket in list(self._open.values()):
+            self._fail(ticket, reason)
 
-    def _fail(self, box: Mailbox, reason: str) -> None:
-        box.error = reason
-        self._withdraw(box, "error")
-        box.wake()
+    def _fail(self, ticket: Ticket, reason: str) -> None:
+        self._send_abort(Abort(ticket.id))
+        self._end_boxes(ticket, "error", reason)
+        ticket.wake()
 
-    def _withdraw(self, box: Mailbox, reason: FinishReason) -> None:
-        if self._close(box, reason) and self._supervisor is not None:
-            self._supervisor.send(Abort(box.id))
+    def _end_boxes(self, ticket: Ticket, reason: FinishReason, error: str = "") -> None:
+        for box in ticket.boxes:
+            if box.finish is None:
+                box.error = error
+                self._close(ticket, box, reason)
+
+    def _send_abort(self, abort: Abort) -> None:
+        if self._supervisor is not None:
+            self._supervisor.send(abort)
 
     @property
     def has_open_requests(self) -> bool:
@@ -208,15 +131,15 @@ class EngineClient:
         self.stats = step.stats
         now = time.monotonic()
         for request_id in step.started:
-            box = self._open.get(request_id)
-            if box is not None:
-                self._leave_queue(box, now)
+            ticket = self._open.get(request_id)
+            if ticket is not None:
+                self._leave_queue(ticket, now)
         generated = 0
         for delta in step.deltas:
-            box = self._open.get(delta.id)
-            if box is not None:
+            ticket = self._open.get(delta.id)
+            if ticket is not None and ticket.boxes[delta.choice].finish is None:
                 generated += len(delta.tokens)
-                self._deliver(box, delta, now)
+                self._deliver(ticket, delta, now)
         if generated:
             self._metrics.generated_tokens.inc(generated)
 
@@ -225,46 +148,48 @@ class EngineClient:
         self.stats = IDLE
         self.end_all(reason)
 
-    def _deliver(self, box: Mailbox, delta: Delta, now: float) -> None:
+    def _deliver(self, ticket: Ticket, delta: Delta, now: float) -> None:
+        box = ticket.boxes[delta.choice]
         if delta.tokens:
-            self._observe_token(box, now)
+            self._observe_token(ticket, box, now)
             box.tokens += delta.tokens
+            box.logprobs += delta.logprobs
         # An answer that is ended here, by a stop string or because its client left, gets no last delta.
         box.cached = max(box.cached, delta.cached)
         if delta.finish is not None:
             box.timings = delta.timings
             box.error = delta.error
-            self._close(box, delta.finish)
-        box.wake()
+            self._close(ticket, box, delta.finish)
+        ticket.wake()
 
-    def _observe_token(self, box: Mailbox, now: float) -> None:
+    def _observe_token(self, ticket: Ticket, box: Mailbox, now: float) -> None:
         if box.first_token:
             self._metrics.itl.observe(now - box.last_token)
         else:
             box.first_token = now
-            self._metrics.ttft.observe(now - box.arrived)
+            self._metrics.ttft.observe(now - ticket.arrived)
         box.last_token = now
 
-    def _leave_queue(self, box: Mailbox, now: float) -> None:
-        if not box.started:
-            box.started = now
+    def _leave_queue(self, ticket: Ticket, now: float) -> None:
+        if not ticket.started:
+            ticket.started = now
             self._waiting -= 1
-            self._waiting_tokens -= box.prompt_tokens
+            self._waiting_tokens -= ticket.prompt_tokens
 
-    def _close(self, box: Mailbox, reason: FinishReason) -> bool:
-        """The one place where a request ends here; False when it had ended already."""
-        if self._open.pop(box.id, None) is None:
-            return False
-        self._leave_queue(box, time.monotonic())
+    def _close(self, ticket: Ticket, box: Mailbox, reason: FinishReason) -> None:
+        """The one place where a choice ends here, and with the last one its request."""
         box.finish = reason
+        if not ticket.ended:
+            return
+        del self._open[ticket.id]
+        self._leave_queue(ticket, time.monotonic())
         self._metrics.requests.labels(reason).inc()
         if reason == "error":
             self._metrics.errors.labels(EngineFailed.code).inc()
-        self._metrics.cached_tokens.inc(box.cached)
+        self._metrics.cached_tokens.inc(ticket.cached)
         if self.on_first_answer is not None and reason in ("stop", "length"):
             callback, self.on_first_answer = self.on_first_answer, None
             callback()
-        return True
 
     # --- time ---
 
@@ -276,15 +201,15 @@ class EngineClient:
 
     def check_times(self, now: float) -> None:
         """One round of `tick` at time `now`."""
-        for box in list(self._open.values()):
-            if not box.started and now - box.arrived > self._limits.queue_seconds:
-                self._fail(box, f"waited {self._limits.queue_seconds:.0f} s in the queue")
-            elif now - box.touched >= self._limits.ping_seconds:
-                box.touched = now
-                box.ping_due = True
-                box.wake()
+        for ticket in list(self._open.values()):
+            if not ticket.started and now - ticket.arrived > self._limits.queue_seconds:
+                self._fail(ticket, f"waited {self._limits.queue_seconds:.0f} s in the queue")
+            elif now - ticket.touched >= self._limits.ping_seconds:
+                ticket.touched = now
+                ticket.ping_due = True
+                ticket.wake()
 
 
 def failure(box: Mailbox) -> EngineFailed:
-    """The error a client gets for a mailbox that ended with `error`."""
+    """The error a client gets for a choice that ended with `error`."""
     return EngineFailed(box.error or "the engine failed", retry_after=1)

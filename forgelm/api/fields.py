@@ -1,25 +1,22 @@
 """A request's fields, each checked and turned into what the server uses; what can't be honoured is refused."""
 
-import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from forgelm.api.errors import decode_problem
-from forgelm.api.wire import ChatRequest, CompletionRequest, GenerationRequest, Unsupported
-from forgelm.config import SamplingDefaults
+from forgelm.api.requests import ChatRequest, CompletionRequest, GenerationRequest, Unsupported
 from forgelm.errors import InvalidRequest, UnsupportedParameter
-from forgelm.ipc.messages import Sampling
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 """Characters."""
-GREEDY_BELOW = 1e-5
-"""Lower temperatures are greedy: dividing logits by them overflows."""
+EFFORTS = {"low": 1024, "medium": 4096}
+"""Tokens of thinking that OpenAI's words for it stand for; more effort than these has no bound."""
+NO_EFFORT = ("none", "minimal")
 
 Request = TypeVar("Request", bound=GenerationRequest)
-Number = TypeVar("Number", int, float)
 
 _chat = msgspec.json.Decoder(ChatRequest).decode
 _completion = msgspec.json.Decoder(CompletionRequest).decode
@@ -42,28 +39,45 @@ def _decode(decoder: Callable[[bytes], Request], body: bytes) -> Request:
         raise decode_problem(error, body) from None
 
 
-def thinking(extra: dict[str, Any], *, default: bool) -> bool:
-    wanted = extra.pop("enable_thinking", default)
+def thinking(request: ChatRequest, *, default: bool) -> bool:
+    """Whether the model shall think: `enable_thinking`, else a budget, else the effort, else the profile's word."""
+    wanted = (request.chat_template_kwargs or {}).get("enable_thinking")
+    if wanted is None:
+        if thinking_budget(request) == 0:
+            return False
+        return default if request.reasoning_effort is None else request.reasoning_effort not in NO_EFFORT
     if not isinstance(wanted, bool):
         raise InvalidRequest("enable_thinking must be true or false", param="chat_template_kwargs.enable_thinking")
     return wanted
 
 
-def sampling(request: GenerationRequest, defaults: SamplingDefaults) -> Sampling:
-    """The request's values where it has any, then the profile's."""
-    temperature = _first(request.temperature, defaults.temperature)
-    return Sampling(
-        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
-        top_k=max(0, _first(request.top_k, defaults.top_k)),
-        top_p=_first(request.top_p, defaults.top_p),
-        min_p=_first(request.min_p, defaults.min_p),
-        presence_penalty=_first(request.presence_penalty, defaults.presence_penalty),
-        seed=secrets.randbits(63) if request.seed is None else request.seed,
-    )
+def thinking_budget(request: ChatRequest) -> int | None:
+    """Tokens of thinking at most; None: no bound."""
+    asked = request.thinking_token_budget
+    if asked is None:
+        asked = request.thinking_budget_tokens
+    if asked is None:
+        asked = EFFORTS.get(request.reasoning_effort or "")
+    return None if asked is None or asked < 0 else asked
 
 
-def _first(value: Number | None, default: Number) -> Number:
-    return default if value is None else value
+def chat_logprobs(request: ChatRequest) -> int:
+    """Alternatives to report per token; −1: no log-probabilities."""
+    if not request.logprobs:
+        if request.top_logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+        return -1
+    return request.top_logprobs or 0
+
+
+def choices(request: GenerationRequest) -> int:
+    """Answers to give."""
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        raise UnsupportedParameter(
+            f"best_of is {request.best_of} and n is {n}: choosing among more answers isn't supported", param="best_of"
+        )
+    return n
 
 
 def stops(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -78,26 +92,14 @@ def stops(stop: str | list[str] | None) -> tuple[str, ...]:
 
 # Values of unsupported fields that ask for nothing; anything else is refused.
 _HARMLESS: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "repeat_penalty": (1,),
-    "logit_bias": ({}, []),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "n": (1,),
-    "best_of": (1,),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
     "bad_words": ([],),
-    "echo": (False,),
-    "suffix": ("",),
-    "typical_p": (1,),
-    "mirostat": (0,),
+    "allowed_token_ids": ([],),
+    "prompt_logprobs": (0,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "modalities": (["text"],),
 }
 
 
@@ -108,7 +110,7 @@ def _asks_nothing(field: str, value: Any) -> bool:
 
 
 def refuse_unsupported(request: GenerationRequest) -> None:
-    for field in Unsupported.__struct_fields__:
+    for field in Unsupported.__annotations__:
         value = getattr(request, field)
         if value is not None and not _asks_nothing(field, value):
             raise UnsupportedParameter(

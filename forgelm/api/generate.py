@@ -1,17 +1,131 @@
-"""One running request as text: tokens from its mailbox through the detokenizer and the stop strings.
+"""One running request as what it says: tokens from its mailboxes through the detokenizer, stop strings and the parser.
 
-Knows nothing of JSON or HTTP. Ends exactly once, with a finish reason or an exception, and always leaves the engine
-without the request. What was answered is remembered, with the tokens it consists of.
+Knows nothing of JSON or HTTP. Each choice ends exactly once, with a finish reason or an exception, and always leaves
+the engine without it. What was answered is remembered, with the tokens it consists of.
 """
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
-from forgelm.api.engine_client import EngineClient, Mailbox, failure
+from forgelm.api.engine_client import EngineClient, failure
+from forgelm.api.logprobs import Entry, Ledger
+from forgelm.api.mailbox import Mailbox, Ticket
 from forgelm.api.prepare import Prepared
+from forgelm.ipc.messages import TokenLogprobs
 from forgelm.text.detokenize import Detokenizer, Pieces
+from forgelm.text.output import Content, Event, Reasoning
 from forgelm.text.stop import StopMatcher
 
-Finish = Literal["stop", "length", "abort"]
+Finish = Literal["stop", "length", "tool_calls", "abort"]
+
+
+class Said(NamedTuple):
+    """What a choice added."""
+
+    choice: int
+    events: list[Event]
+    logprobs: list[Entry]
+    """Of the tokens that begin in the text so far and weren't reported yet."""
+    finish: Finish | None
+
+
+class Choice:
+    """One answer as it grows."""
+
+    def __init__(self, index: int, ticket: Ticket, prepared: Prepared, client: EngineClient, pieces: Pieces) -> None:
+        self.index = index
+        self._ticket = ticket
+        self._prepared = prepared
+        self._client = client
+        self._box: Mailbox = ticket.boxes[index]
+        self._detokenizer = Detokenizer(pieces)
+        self._matcher = StopMatcher(prepared.stops) if prepared.stops else None
+        self._parser = prepared.reading.parser()
+        self._logprobs = Ledger(len(prepared.echo)) if prepared.job.logprobs >= 0 else None
+        self._shown = len(prepared.echo)
+        """Characters of the answer that the matcher let through."""
+        self.tokens = 0
+        """Drawn so far."""
+        self.reasoning_tokens = 0
+        self._continuation = prepared.continuation
+        """None when there is nothing to remember, or no more."""
+        self._said: list[str] = []
+        self._ids: list[int] = []
+        self.finished = False
+
+    def read(self) -> Said | None:
+        """What came since the last call; None where nothing did.
+
+        Raises `EngineFailed` when the engine died or refused.
+        """
+        box = self._box
+        if self.finished or not (box.tokens or box.finish):
+            return None
+        tokens, logprobs = box.take()
+        finish = box.finish
+        before = self.tokens
+        self.tokens += len(tokens)
+        if finish == "error":
+            raise failure(box)
+        if tokens and tokens[-1] in self._prepared.job.stop_tokens and finish == "stop":
+            # The end token is counted and never shown, control token or not.
+            tokens.pop()
+        text = self._spell(tokens, logprobs, last=finish is not None)
+        text, ended = self._match(text, finish, before)
+        self.finished = ended is not None
+        entries = self._logprobs.release(self._shown, last=self.finished) if self._logprobs else []
+        self._keep(text, tokens, ended)
+        events = self._parse(text, last=self.finished)
+        if ended == "stop" and self._parser is not None and self._parser.called:
+            ended = "tool_calls"
+        return Said(self.index, events, entries, ended)
+
+    def _spell(self, tokens: list[int], logprobs: list[TokenLogprobs], *, last: bool) -> str:
+        if self._logprobs is None:
+            text = self._detokenizer.feed(tokens)
+        else:
+            # One by one, to know where in the text each of them begins.
+            text = ""
+            for token, found in zip(tokens, logprobs, strict=False):
+                piece = self._detokenizer.feed([token])
+                self._logprobs.add(token, found, len(piece))
+                text += piece
+        return text + self._detokenizer.flush() if last else text
+
+    def _match(self, text: str, finish: Finish | None, before: int) -> tuple[str, Finish | None]:
+        matcher = self._matcher
+        # Tokens that must come can't be taken for an end.
+        if matcher is not None and self._prepared.job.min_tokens <= before:
+            text, found = matcher.feed(text)
+            if found is not None:
+                self._client.complete(self._ticket, self.index)
+                finish = "stop"
+            elif finish is not None:
+                text += matcher.flush()
+        self._shown += len(text)
+        return text, finish
+
+    def _parse(self, text: str, *, last: bool) -> list[Event]:
+        parser = self._parser
+        if parser is None:
+            return [Content(text)] if text else []
+        events = parser.feed(text)
+        if events and isinstance(events[-1], Reasoning):
+            self.reasoning_tokens = self.tokens
+        return events + parser.flush() if last else events
+
+    def _keep(self, text: str, tokens: list[int], finish: Finish | None) -> None:
+        if self._continuation is not None:
+            self._said.append(text)
+            self._ids += tokens
+            if finish is not None:
+                self.remember(unsure=finish == "abort")
+
+    def remember(self, *, unsure: bool) -> None:
+        """Remember what was said, once."""
+        continuation, self._continuation = self._continuation, None
+        if continuation is not None:
+            continuation.remember(self._said, self._ids, unsure=unsure)
 
 
 class Generation:
@@ -20,61 +134,37 @@ class Generation:
     def __init__(self, prepared: Prepared, client: EngineClient, pieces: Pieces) -> None:
         self.prepared = prepared
         self._client = client
-        self._box: Mailbox = client.submit(prepared.job)
-        self._detokenizer = Detokenizer(pieces)
-        self._matcher = StopMatcher(prepared.stops) if prepared.stops else None
-        self.completion_tokens = 0
-        self._continuation = prepared.continuation
-        """None when there is nothing to remember, or no more."""
-        self._said: list[str] = []
-        self._tokens: list[int] = []
+        self.ticket = client.submit(prepared.job)
+        self.choices = [
+            Choice(index, self.ticket, prepared, client, pieces) for index in range(prepared.job.choices)
+        ]
 
     @property
-    def box(self) -> Mailbox:
-        """The request in the engine: its times and counts."""
-        return self._box
+    def finished(self) -> bool:
+        """Whether every choice has."""
+        return all(choice.finished for choice in self.choices)
 
-    async def next(self) -> tuple[str, Finish | None]:
-        """The text that came since the last call and, at the end, why it ended. ("", None) is a wake-up for a ping.
+    @property
+    def completion_tokens(self) -> int:
+        """Drawn for all choices."""
+        return sum(choice.tokens for choice in self.choices)
+
+    async def next(self) -> list[Said]:
+        """What came since the last call, at most one entry per choice. Empty is a wake-up for a ping.
 
         Raises `EngineFailed` when the engine died or refused.
         """
-        box = self._box
-        await box.wait()
-        tokens = box.take()
-        finish = box.finish
-        if tokens:
-            self.completion_tokens += len(tokens)
-            if finish == "stop":
-                # The end token is counted and never shown, control token or not.
-                tokens.pop()
-        if finish == "error":
-            raise failure(box)
-        text = self._detokenizer.feed(tokens)
-        if finish is not None:
-            text += self._detokenizer.flush()
-        if self._matcher is not None:
-            text, finish = self._match(self._matcher, text, finish)
-        if self._continuation is not None:
-            self._said.append(text)
-            self._tokens += tokens
-            if finish is not None:
-                self._remember(unsure=finish == "abort")
-        return text, finish
+        await self.ticket.wait()
+        return list(self._read())
 
-    def _match(self, matcher: StopMatcher, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
-        text, found = matcher.feed(text)
-        if found is not None:
-            self._client.complete(self._box)
-            return text, "stop"
-        return (text + matcher.flush() if finish is not None else text), finish
+    def _read(self) -> Iterator[Said]:
+        for choice in self.choices:
+            said = choice.read()
+            if said is not None:
+                yield said
 
     def abort(self) -> None:
         """Give the request up, if it still runs. Needs no await; calling it again is harmless."""
-        self._client.abort(self._box)
-        self._remember(unsure=True)
-
-    def _remember(self, *, unsure: bool) -> None:
-        continuation, self._continuation = self._continuation, None
-        if continuation is not None:
-            continuation.remember(self._said, self._tokens, unsure=unsure)
+        self._client.abort(self.ticket)
+        for choice in self.choices:
+            choice.remember(unsure=True)

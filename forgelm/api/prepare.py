@@ -3,22 +3,60 @@
 Runs on a worker thread for long bodies, so nothing here may touch the event loop.
 """
 
+from functools import partial
+
 import msgspec
 
 from forgelm.api import fields
-from forgelm.api.engine_client import Job
+from forgelm.api.mailbox import Job
 from forgelm.api.prompts import Prompt, Prompter, Room, answer_room
-from forgelm.api.wire import ChatRequest, GenerationRequest
+from forgelm.api.requests import ChatRequest, CompletionRequest, GenerationRequest
+from forgelm.api.sampling import SamplingMaker
+from forgelm.api.structured import answer_grammar
+from forgelm.api.thoughts import Thinker
+from forgelm.api.tools import tool_use
 from forgelm.config import Profile, SamplingDefaults
 from forgelm.errors import InvalidRequest, ModelNotFound, UnsupportedParameter
+from forgelm.ipc.messages import Budget, Constraint
 from forgelm.llama.vocab import Vocabulary
 from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Continuation
 from forgelm.text.messages import normalise
+from forgelm.text.output import CallParser, OutputParser
+from forgelm.text.reasoning import Marks
 from forgelm.text.template import ChatTemplate
+from forgelm.text.thinking import Thinking, behind
+from forgelm.text.toolcalls.constraint import constraint
+from forgelm.text.toolcalls.formats import ToolFormat, choose_format
+from forgelm.text.toolcalls.tools import ToolUse
 
 MAX_MESSAGES = 16_384
 """No context holds so many; merging, rendering and splitting hundreds of thousands takes minutes."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How a chat's answer is taken apart."""
+
+    marks: Marks | None = None
+    """What stands around thinking; None for a model that doesn't."""
+    opened: bool = False
+    """The prompt has begun it."""
+    calls: CallParser | None = None
+    """Reads tool calls, where there may be any."""
+
+    @property
+    def plain(self) -> bool:
+        """There is nothing to take apart."""
+        return self.marks is None and self.calls is None
+
+    def parser(self) -> OutputParser | None:
+        """A parser for one choice, if there is anything to take apart."""
+        if self.plain:
+            return None
+        return OutputParser(self.marks, opened=self.opened, calls=self.calls)
+
+
+PLAIN = Reading()
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -33,50 +71,134 @@ class Prepared(msgspec.Struct, frozen=True):
     """Prompt tokens left out; None unless the request allowed that."""
     continuation: Continuation | None
     """Where the answer is remembered, if anywhere."""
+    reading: Reading = PLAIN
+    echo: str = ""
+    """Put before the answer."""
 
 
 class Preparer:
     """Knows one model's vocabulary, template and defaults. Safe from several threads at once."""
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary, template: ChatTemplate | None) -> None:
+        """Raises `ValueError` for a tool format that isn't one."""
         self._profile = profile
         self._vocabulary = vocabulary
-        self._template = template
         self._end_tokens = vocabulary.end_tokens()
         self._prompter = Prompter(vocabulary, template, profile.cache)
+        self._sampling = SamplingMaker(vocabulary)
+        self._thinker = Thinker(vocabulary, template)
+        override = "" if profile.chat.tool_format == "auto" else profile.chat.tool_format
+        self._format: ToolFormat = choose_format(template.source if template else "", override)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Texts of the model's markup, which must be seen even where they are control tokens."""
+        marks = self._thinker.marks
+        return (*self._format.marks, *((marks.open, marks.close) if marks else ()))
 
     def chat(self, body: bytes, context: int) -> Prepared:
         """A `/v1/chat/completions` body. Raises `RequestError` naming the field."""
         request = fields.decode_chat(body)
         self._check_common(request)
-        if self._template is None:
-            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
         if len(request.messages) > MAX_MESSAGES:
             raise InvalidRequest(
                 f"at most {MAX_MESSAGES} messages are taken, not {len(request.messages)}", param="messages"
             )
-        extra = dict(request.chat_template_kwargs or {})
-        thinking = fields.thinking(extra, default=self._profile.chat.thinking)
-        messages = normalise(request.messages)
-        conversation = Conversation(messages, thinking, variables=extra, merged=len(request.messages) - len(messages))
+        use = tool_use(request)
+        grammar = answer_grammar(request)
+        if use is not None and grammar is not None:
+            raise UnsupportedParameter("a form of the answer and tools at once are not supported", param="tools")
+        wanted = fields.thinking(request, default=self._profile.chat.thinking)
         asked = request.max_completion_tokens or request.max_tokens
-        prompt = self._prompter.chat(conversation, self._room(request, asked, context))
-        defaults = self._profile.sampling.thinking if thinking else self._profile.sampling.plain
-        return self._finish(request, prompt, asked, defaults, context)
+        room = self._room(request, asked, context)
+        prompt = self._prompter.chat(self._conversation(request, use, thinking=wanted), room)
+        thinking = self._thinker.of(prompt.opening, wanted=wanted)
+        most = self._most(asked, prompt, context)
+        job = self._job(
+            request,
+            prompt,
+            most,
+            self._profile.sampling.thinking if wanted else self._profile.sampling.plain,
+            logprobs=fields.chat_logprobs(request),
+            constraint=self._constraint(use, grammar, thinking),
+            budget=self._thinker.budget(fields.thinking_budget(request), thinking, most, calls=self._opening(use)),
+        )
+        calls = self._format.parser(use.tools) if use else None
+        return self._finish(request, job, prompt, reading=Reading(thinking.marks, thinking.opened, calls))
 
     def completion(self, body: bytes, context: int) -> Prepared:
         """A `/v1/completions` body. Raises `RequestError` naming the field."""
         request = fields.decode_completion(body)
         self._check_common(request)
-        room = self._room(request, request.max_tokens, context)
+        if request.echo and request.logprobs is not None:
+            raise UnsupportedParameter("log-probabilities of the prompt are not supported: send no echo", param="echo")
+        grammar = answer_grammar(request)
+        prompt = self._text_prompt(request, self._room(request, request.max_tokens, context))
+        job = self._job(
+            request,
+            prompt,
+            self._most(request.max_tokens, prompt, context),
+            self._profile.sampling.plain,
+            logprobs=-1 if request.logprobs is None else request.logprobs,
+            constraint=Constraint(grammar) if grammar is not None else None,
+        )
+        return self._finish(request, job, prompt, echo=self._echo(request, prompt))
+
+    # --- prompts ---
+
+    def _conversation(self, request: ChatRequest, use: ToolUse | None, *, thinking: bool) -> Conversation:
+        messages = normalise(request.messages)
+        variables = dict(request.chat_template_kwargs or {})
+        variables.pop("enable_thinking", None)
+        if request.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", request.reasoning_effort)
+        if use is not None:
+            messages = self._format.prepare(messages, use.tools)
+        return Conversation(
+            messages,
+            thinking=thinking,
+            tools=request.tools if use is not None and self._format.native else None,
+            variables=variables,
+            prefill=request.continue_final_message is not False,
+            add_generation_prompt=request.add_generation_prompt is not False,
+        )
+
+    def _text_prompt(self, request: CompletionRequest, room: Room) -> Prompt:
         text = request.prompt
         if isinstance(text, list) and len(text) == 1 and isinstance(text[0], str):
             text = text[0]
+        if request.suffix:
+            if not isinstance(text, str):
+                raise InvalidRequest("a suffix needs a prompt that is text", param="suffix")
+            return self._prompter.tokens(self._middle(text, request.suffix), room)
         if isinstance(text, str):
-            prompt = self._prompter.text(text, room)
-        else:
-            prompt = self._prompter.tokens(self._token_prompt(text), room)
-        return self._finish(request, prompt, request.max_tokens, self._profile.sampling.plain, context)
+            return self._prompter.text(text, room)
+        return self._prompter.tokens(self._token_prompt(text), room)
+
+    def _middle(self, before: str, after: str) -> bytes:
+        """Prefix, suffix, middle: the order that most models were trained on."""
+        if self._vocabulary.fim is None:
+            raise UnsupportedParameter("this model has no tokens to fill in the middle with", param="suffix")
+        prefix, suffix, middle = self._vocabulary.fim
+        spelled = partial(self._vocabulary.tokenize, add_special=False, parse_special=False)
+        ids = [prefix, *spelled(before), suffix, *spelled(after), middle]
+        return b"".join(token.to_bytes(4, "little") for token in ids)
+
+    def _token_prompt(self, prompt: list[str | int]) -> bytes:
+        if not all(isinstance(token, int) for token in prompt):
+            raise UnsupportedParameter("several prompts in one request are not supported", param="prompt")
+        size = self._vocabulary.size
+        for index, token in enumerate(prompt):
+            if not (isinstance(token, int) and 0 <= token < size):
+                raise InvalidRequest(f"token {str(token)[:20]} is not in 0 … {size - 1}", param=f"prompt[{index}]")
+        return b"".join(int(token).to_bytes(4, "little") for token in prompt)
+
+    def _echo(self, request: CompletionRequest, prompt: Prompt) -> str:
+        if not request.echo:
+            return ""
+        if isinstance(request.prompt, str) and not prompt.truncated:
+            return request.prompt
+        return self._vocabulary.pieces_of(memoryview(prompt.ids).cast("i")).decode(errors="replace")
 
     # --- pieces ---
 
@@ -90,31 +212,64 @@ class Preparer:
         answer = answer_room(asked or self._profile.limits.max_tokens, context)
         return Room(context, request.truncate, answer)
 
-    def _token_prompt(self, prompt: list[str | int]) -> bytes:
-        if not all(isinstance(token, int) for token in prompt):
-            raise UnsupportedParameter("several prompts in one request are not supported", param="prompt")
-        size = self._vocabulary.size
-        for index, token in enumerate(prompt):
-            if not (isinstance(token, int) and 0 <= token < size):
-                raise InvalidRequest(f"token {str(token)[:20]} is not in 0 … {size - 1}", param=f"prompt[{index}]")
-        return b"".join(int(token).to_bytes(4, "little") for token in prompt)
+    def _most(self, asked: int | None, prompt: Prompt, context: int) -> int:
+        """Tokens that the answer may have."""
+        return min(asked or self._profile.limits.max_tokens or context, context - prompt.tokens)
+
+    def _opening(self, use: ToolUse | None) -> str:
+        return self._format.opening if use is not None else ""
+
+    def _constraint(self, use: ToolUse | None, grammar: str | None, thinking: Thinking) -> Constraint | None:
+        if use is not None:
+            marks = thinking.marks
+            return constraint(
+                self._format, use, thinking_open=thinking.opened, marks=marks, token_of=self._vocabulary.special
+            )
+        return None if grammar is None else behind(thinking, grammar, self._vocabulary.special)
+
+    def _job(
+        self,
+        request: GenerationRequest,
+        prompt: Prompt,
+        most: int,
+        defaults: SamplingDefaults,
+        *,
+        logprobs: int,
+        constraint: Constraint | None,
+        budget: Budget | None = None,
+    ) -> Job:
+        return Job(
+            prompt.ids,
+            most,
+            self._sampling.make(request, defaults),
+            self._stop_tokens(request),
+            prompt.boundaries,
+            choices=fields.choices(request),
+            logprobs=logprobs,
+            constraint=constraint,
+            min_tokens=request.min_tokens or 0,
+            budget=budget,
+        )
+
+    def _stop_tokens(self, request: GenerationRequest) -> tuple[int, ...]:
+        ends = () if request.ignore_eos else self._end_tokens
+        asked = request.stop_token_ids or []
+        for index, token in enumerate(asked):
+            if token >= self._vocabulary.size:
+                raise InvalidRequest(
+                    f"token {token} is not in 0 … {self._vocabulary.size - 1}", param=f"stop_token_ids[{index}]"
+                )
+        return (*ends, *(token for token in asked if token not in ends))
 
     def _finish(
         self,
         request: GenerationRequest,
+        job: Job,
         prompt: Prompt,
-        asked: int | None,
-        defaults: SamplingDefaults,
-        context: int,
+        *,
+        reading: Reading = PLAIN,
+        echo: str = "",
     ) -> Prepared:
-        most = asked or self._profile.limits.max_tokens or context
-        job = Job(
-            prompt.ids,
-            min(most, context - prompt.tokens),
-            fields.sampling(request, defaults),
-            () if request.ignore_eos else self._end_tokens,
-            prompt.boundaries,
-        )
         options = request.stream_options
         return Prepared(
             job,
@@ -124,4 +279,6 @@ class Preparer:
             bool(options and options.include_usage),
             prompt.truncated,
             prompt.continuation,
+            reading,
+            echo,
         )

@@ -33,6 +33,8 @@ class Service:
             bos, eos = (self.vocabulary.text_of(token) for token in (self.vocabulary.bos, self.vocabulary.eos))
             compiled = ChatTemplate(template, bos, eos)
         self.preparer = Preparer(profile, self.vocabulary, compiled)
+        self.marked_pieces = self.vocabulary.showing(self.preparer.shown)
+        """What tokens stand for where an answer is taken apart."""
         self.client = EngineClient(profile.limits, self.metrics)
         flush_seconds = FLUSH_SECONDS if profile.cache.disk_tier else 0.0
         self.supervisor = Supervisor(command, self.client, profile.limits.hang_seconds, flush_seconds)

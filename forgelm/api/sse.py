@@ -1,6 +1,6 @@
 """An answer's JSON: chunks as server-sent events, or one whole body.
 
-A stream's chunks differ only in their text, so the bytes around it are encoded once per request from the real type,
+A stream's chunks differ mostly in their text, so the bytes around it are encoded once per request from the real type,
 with a marker where the text goes: one JSON string per token is left to encode.
 """
 
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from forgelm.api.generate import Finish, Generation
+from forgelm.api.generate import Generation, Said
+from forgelm.api.logprobs import LogprobsWriter
+from forgelm.api.message import Message, delta_of
 from forgelm.api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -22,6 +24,8 @@ from forgelm.api.wire import (
     timings,
     usage,
 )
+from forgelm.llama.vocab import Vocabulary
+from forgelm.text.output import Content, Event, Reasoning
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -38,59 +42,122 @@ def event(message: msgspec.Struct) -> bytes:
 class Writer:
     """Writes one request's answer, chat or text, whole or in chunks."""
 
-    def __init__(self, generation: Generation, model: str) -> None:
+    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary) -> None:
         self._generation = generation
-        self._chat = generation.prepared.chat
+        prepared = generation.prepared
+        self._chat = prepared.chat
         prefix, kind = ("chatcmpl", "chat.completion") if self._chat else ("cmpl", "text_completion")
         self.id = f"{prefix}-{secrets.token_hex(12)}"
         chunk_kind = f"{kind}.chunk" if self._chat else kind
         self._whole = Completion(self.id, kind, int(time.time()), model, [])
         self._chunk = Completion(self.id, chunk_kind, self._whole.created, model, [])
-        self._head, self._tail = event(self._with_text(_MARKER)).split(_ENCODED_MARKER)
+        self._frames: dict[tuple[int, type[Event]], tuple[bytes, bytes]] = {}
+        """What stands before and after the text of a choice's chunks."""
+        self._logprobs = LogprobsWriter(vocabulary) if prepared.job.logprobs >= 0 else None
+        self._thinks = prepared.reading.marks is not None
+
+    # --- streams ---
 
     def opening(self) -> bytes:
-        """The first event: a chat names its role before there is text."""
+        """The first events: a chat names its role before there is text, and an echo comes before the answer."""
+        indexes = range(self._generation.prepared.job.choices)
+        if self._chat:
+            role = Text(role="assistant", content="")
+            return b"".join([event(_with(self._chunk, [ChatChunkChoice(index, role)])) for index in indexes])
+        echo = self._generation.prepared.echo
+        return b"".join([event(_with(self._chunk, [TextChoice(index, echo)])) for index in indexes if echo])
+
+    def delta(self, said: Said) -> bytes:
+        """Events with what a choice added; empty when there is nothing to show yet."""
+        if self._logprobs is not None:
+            return self._with_logprobs(said)
+        return b"".join([self._event(said.choice, each) for each in said.events])
+
+    def _event(self, choice: int, said: Event) -> bytes:
+        if not isinstance(said, Content | Reasoning):
+            return event(_with(self._chunk, [ChatChunkChoice(choice, delta_of(said))]))
+        frame = self._frames.get((choice, type(said)))
+        if frame is None:
+            head, tail = event(self._marked(choice, type(said))).split(_ENCODED_MARKER)
+            frame = self._frames[choice, type(said)] = head, tail
+        return frame[0] + _encode(said.text) + frame[1]
+
+    def _marked(self, choice: int, kind: type[Event]) -> Completion:
         if not self._chat:
-            return b""
-        choice = ChatChunkChoice(0, Text(role="assistant", content=""))
-        return event(_with(self._chunk, [choice]))
+            return _with(self._chunk, [TextChoice(choice, _MARKER)])
+        text = Text(content=_MARKER) if kind is Content else Text(reasoning_content=_MARKER)
+        return _with(self._chunk, [ChatChunkChoice(choice, text)])
 
-    def delta(self, text: str) -> bytes:
-        """An event with the next piece of text."""
-        return self._head + _encode(text) + self._tail
+    def _with_logprobs(self, said: Said) -> bytes:
+        """The first event carries the log-probabilities; those of tokens without any text come alone."""
+        assert self._logprobs is not None
+        events: list[Event] = list(said.events)
+        if not events and said.logprobs:
+            events = [Content("")]
+        chunks = []
+        for index, each in enumerate(events):
+            entries = said.logprobs if index == 0 else []
+            if self._chat:
+                found = self._logprobs.chat(entries) if entries else None
+                choice: ChatChunkChoice | TextChoice = ChatChunkChoice(said.choice, delta_of(each), logprobs=found)
+            else:
+                assert isinstance(each, Content)
+                choice = TextChoice(said.choice, each.text, logprobs=self._logprobs.text(entries) if entries else None)
+            chunks.append(event(_with(self._chunk, [choice])))
+        return b"".join(chunks)
 
-    def closing(self, finish: Finish) -> bytes:
-        """The last events: why it ended, usage when asked for, and the end of the stream."""
-        final = self._chunk_with_finish(finish)
-        final.timings = self._timings()
-        events = event(final)
-        if self._generation.prepared.include_usage:
-            counts = _with(self._chunk, [])
-            counts.usage, counts.timings = self._usage(), self._timings()
-            events += event(counts)
-        return events + DONE
+    def closing(self, said: Said) -> bytes:
+        """A choice's last event: why it ended."""
+        final = _with(self._chunk, [self._end(said)])
+        if self._generation.finished:
+            final.timings = self._timings()
+        return event(final)
 
-    def whole(self, text: str, finish: Finish) -> bytes:
-        """The body of an answer that isn't streamed."""
-        message = Text(role="assistant", content=text)
-        answer = _with(self._whole, [ChatChoice(0, message, finish)] if self._chat else [TextChoice(0, text, finish)])
+    def _end(self, said: Said) -> ChatChunkChoice | TextChoice:
+        if self._chat:
+            return ChatChunkChoice(said.choice, Text(), said.finish)
+        return TextChoice(said.choice, "", said.finish)
+
+    def done(self) -> bytes:
+        """The end of the stream: usage when asked for."""
+        if not self._generation.prepared.include_usage:
+            return DONE
+        counts = _with(self._chunk, [])
+        counts.usage, counts.timings = self._usage(), self._timings()
+        return event(counts) + DONE
+
+    # --- whole answers ---
+
+    def whole(self, said: Sequence[Said]) -> bytes:
+        """The body of an answer that isn't streamed, made of all that its choices said."""
+        answer = _with(self._whole, [self._choice(index, said) for index in range(len(self._generation.choices))])
         answer.usage, answer.timings = self._usage(), self._timings()
         return _encode(answer)
 
-    def _with_text(self, text: str) -> Completion:
-        return _with(self._chunk, [ChatChunkChoice(0, Text(content=text))] if self._chat else [TextChoice(0, text)])
+    def _choice(self, index: int, said: Sequence[Said]) -> ChatChoice | TextChoice:
+        mine = [each for each in said if each.choice == index]
+        message = Message.of([each for one in mine for each in one.events])
+        entries = [entry for one in mine for entry in one.logprobs]
+        finish, writer = mine[-1].finish, self._logprobs
+        if self._chat:
+            found = writer.chat(entries) if writer is not None else None
+            return ChatChoice(index, message.wire(thinks=self._thinks), finish, found)
+        text = self._generation.prepared.echo + message.content
+        return TextChoice(index, text, finish, writer.text(entries) if writer is not None else None)
 
-    def _chunk_with_finish(self, finish: Finish) -> Completion:
-        return _with(self._chunk, [ChatChunkChoice(0, Text(), finish)] if self._chat else [TextChoice(0, "", finish)])
+    # --- both ---
 
     def _usage(self) -> Usage:
         generation = self._generation
-        box, truncated = generation.box, generation.prepared.truncated
-        return usage(box.prompt_tokens, generation.completion_tokens, box.cached, truncated)
+        prepared, ticket = generation.prepared, generation.ticket
+        reasoning = sum(choice.reasoning_tokens for choice in generation.choices) if self._thinks else None
+        return usage(
+            ticket.prompt_tokens, generation.completion_tokens, ticket.cached, prepared.truncated, reasoning
+        )
 
     def _timings(self) -> WireTimings:
-        box = self._generation.box
-        return timings(box.times(), box.prompt_tokens, self._generation.completion_tokens, box.cached)
+        ticket = self._generation.ticket
+        return timings(ticket.times(), ticket.prompt_tokens, self._generation.completion_tokens, ticket.cached)
 
 
 def _with(template: Completion, choices: Sequence[ChatChoice | ChatChunkChoice | TextChoice]) -> Completion:

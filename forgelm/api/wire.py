@@ -1,113 +1,11 @@
-"""The API's JSON, request and response, as types. Shapes and names are OpenAI's.
-
-Fields that are not named here are ignored, as OpenAI's clients expect. Fields that would change what an answer means
-and that this server can't honour are named (`Unsupported`), so that they are refused instead of ignored.
-"""
+"""The API's answers in JSON, as types. Names are OpenAI's; what goes beyond them is llama-server's or vLLM's."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from forgelm.ipc.messages import Timings
-from forgelm.text.messages import ChatMessage
-from forgelm.text.truncate import Policy
-
-Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
-TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
-TopK = Annotated[int, Meta(ge=-1, le=1_000_000)]
-Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
-Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
-TokenCount = Annotated[int, Meta(ge=1, le=10_000_000)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-
-
-# --- requests ----------------------------------------------------------------------------------------------------
-
-
-class StreamOptions(msgspec.Struct, frozen=True):
-    include_usage: bool = False
-
-
-class Unsupported(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields we know, can't honour yet and must not ignore. Each is refused unless it has no effect."""
-
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    logit_bias: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    n: int | None = None
-    best_of: int | None = None
-    response_format: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    grammar: Any = None
-    json_schema: Any = None
-    min_tokens: int | None = None
-    stop_token_ids: Any = None
-    bad_words: Any = None
-    allowed_token_ids: Any = None
-    echo: bool | None = None
-    suffix: str | None = None
-    audio: Any = None
-    typical_p: float | None = None
-    mirostat: int | None = None
-
-
-class GenerationRequest(Unsupported, frozen=True, kw_only=True):
-    """What chat and text completions have in common. `None` means "not said"."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: TokenCount | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    """0 and −1 are off."""
-    min_p: Probability | None = None
-    presence_penalty: Penalty | None = None
-    seed: Seed | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool | None = None
-    truncate: Policy | None = None
-    """What to leave out of a prompt that is too long; it is refused if this isn't said.
-
-    A chat loses whole turns, "head" the oldest, "middle" those after the first; the system message and the last turn
-    stay. A text loses tokens at its beginning or in its middle. `max_tokens` of the context, or a quarter of it where
-    none are asked for, are left to the answer, if leaving out can achieve that.
-    """
-
-
-class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
-    """`POST /v1/chat/completions`."""
-
-    messages: list[ChatMessage]
-    max_completion_tokens: TokenCount | None = None
-    """Wins over `max_tokens`, which it replaced."""
-    chat_template_kwargs: dict[str, Any] | None = None
-
-
-class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
-    """`POST /v1/completions`."""
-
-    prompt: str | list[str | int]
-    """Text, one text in a list, or token ids."""
-
-
-# --- responses ---------------------------------------------------------------------------------------------------
 
 
 class PromptDetails(msgspec.Struct):
@@ -116,11 +14,18 @@ class PromptDetails(msgspec.Struct):
     """Left out of the prompt, and not counted in it. There when `truncate` was asked for."""
 
 
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int
+    """Drawn up to the end of the thinking; counted in `completion_tokens` as well."""
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
+    """There where an answer can hold thinking."""
 
 
 class WireTimings(msgspec.Struct):
@@ -141,32 +46,79 @@ class WireTimings(msgspec.Struct):
     preemptions: int
 
 
+class Function(msgspec.Struct):
+    """A called function, or in a stream a piece of its call."""
+
+    arguments: str
+    """JSON."""
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct):
+    function: Function
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    """In streams alone."""
+
+
 class Text(msgspec.Struct):
     """A chat message of ours, or a delta of one."""
 
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     role: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    """Its text; half a character is U+FFFD here and right in `bytes`. A control token's name."""
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[TokenLogprob]
+    """Of all that was drawn, thinking and tool calls included."""
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct):
+    """Text completions' shape: one entry per token in each list."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
 
 
 class ChatChoice(msgspec.Struct):
     index: int
     message: Text
     finish_reason: str | None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: Text
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class TextChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
 
 
 class Completion(msgspec.Struct):
@@ -207,10 +159,13 @@ class ErrorEnvelope(msgspec.Struct):
     error: ErrorBody
 
 
-def usage(prompt: int, completion: int, cached: int, truncated: int | None = None) -> Usage:
+def usage(
+    prompt: int, completion: int, cached: int, truncated: int | None = None, reasoning: int | None = None
+) -> Usage:
     """Token counts of one request."""
     details = PromptDetails(cached, UNSET if truncated is None else truncated)
-    return Usage(prompt, completion, prompt + completion, details)
+    thought = UNSET if reasoning is None else CompletionDetails(reasoning)
+    return Usage(prompt, completion, prompt + completion, details, thought)
 
 
 def timings(times: Timings, prompt: int, completion: int, cached: int) -> WireTimings:

@@ -41,8 +41,8 @@ class Sampling(Message, frozen=True):
     repetition_penalty: float = 1.0
     """Divides the positive and multiplies the negative logits of all tokens seen, in prompt and answer; 1 is off."""
     penalty_window: int = 0
-    """llama.cpp's `repeat_last_n`: all three penalties count over the last so many tokens, prompt included; −1 is all of
-    them, and 0 counts as said above."""
+    """llama.cpp's `repeat_last_n`: all three penalties count over the last so many tokens, prompt included, or over all
+    (−1); 0 counts as said above."""
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
     """Logits further below the highest than so many standard deviations are cut; 0 is off."""

@@ -108,6 +108,13 @@ class Vocabulary:
                     return tokens[len(before) :]
         return self.tokenize(text, add_special=False, parse_special=parse_special)
 
+    def showing(self, texts: Iterable[str]) -> Pieces:
+        """The bytes of each token, those control tokens among `texts` by their names."""
+        pieces = Pieces(self._vocab)
+        named = {self.special(text): text.encode() for text in texts}
+        pieces.update({token: name for token, name in named.items() if token is not None})
+        return pieces
+
     def pieces_of(self, tokens: Iterable[int]) -> bytes:
         """What `tokens` stand for, joined."""
         return b"".join([self.pieces[token] for token in tokens])

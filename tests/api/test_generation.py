@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from forgelm.api.engine_client import IDLE, EngineClient, Job
+from forgelm.api.engine_client import IDLE, EngineClient
 from forgelm.api.generate import Generation
+from forgelm.api.mailbox import Job
 from forgelm.api.prepare import Prepared
 from forgelm.config import Limits
 from forgelm.ipc.messages import Delta, Sampling, Step
 from forgelm.metrics import Metrics
 from forgelm.supervisor import Phase, Status
+from forgelm.text.output import Content
 
 PIECES = [b"Hel", b"lo", b" wor", b"ld", b"<end>"]
 
@@ -50,8 +52,13 @@ class Run:
         self.generation = Generation(prepared, self.client, PIECES)
 
     def deliver(self, *tokens: int, finish: Any = None, cached: int = 0) -> None:
-        delta = Delta(self.generation.box.id, tokens, finish, cached=cached)
+        delta = Delta(self.generation.ticket.id, tokens, finish, cached=cached)
         self.client.on_step(Step((delta,), IDLE))
+
+    async def next(self) -> tuple[str, str | None]:
+        [said] = await self.generation.next()
+        assert all(isinstance(event, Content) for event in said.events)
+        return "".join(event.text for event in said.events), said.finish
 
     @property
     def told(self) -> list[tuple[list[str], list[int], bool]]:
@@ -62,10 +69,10 @@ async def test_remembered_before_the_client_hears_of_the_end() -> None:
     """Else its next turn could come before that."""
     run = Run()
     run.deliver(0, 1)
-    assert await run.generation.next() == ("Hello", None)
+    assert await run.next() == ("Hello", None)
     assert run.told == []
     run.deliver(2, 4, finish="stop")
-    assert await run.generation.next() == (" wor", "stop")
+    assert await run.next() == (" wor", "stop")
     assert run.told == [(["Hello", " wor"], [0, 1, 2], False)]
     run.generation.abort()
     assert len(run.told) == 1, "once"
@@ -74,7 +81,7 @@ async def test_remembered_before_the_client_hears_of_the_end() -> None:
 async def test_ended_by_its_length() -> None:
     run = Run()
     run.deliver(0, 1, finish="length")
-    assert await run.generation.next() == ("Hello", "length")
+    assert await run.next() == ("Hello", "length")
     assert run.told == [(["Hello"], [0, 1], False)]
 
 
@@ -82,9 +89,9 @@ async def test_ended_by_a_stop_string() -> None:
     """All tokens that were drawn are told, and only the text that was sent."""
     run = Run("o w")
     run.deliver(0, 1)
-    assert await run.generation.next() == ("Hell", None)
+    assert await run.next() == ("Hell", None)
     run.deliver(2, 3)
-    assert await run.generation.next() == ("", "stop")
+    assert await run.next() == ("", "stop")
     assert run.told == [(["Hell", ""], [0, 1, 2, 3], False)]
 
 
@@ -101,6 +108,6 @@ async def test_a_client_that_left() -> None:
 async def test_cached_tokens_are_those_of_any_delta(first: int, last: int) -> None:
     run = Run()
     run.deliver(0, cached=first)
-    assert run.generation.box.cached == first
+    assert run.generation.ticket.cached == first
     run.deliver(1, finish="length", cached=last)
-    assert run.generation.box.cached == max(first, last)
+    assert run.generation.ticket.cached == max(first, last)

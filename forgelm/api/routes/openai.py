@@ -39,7 +39,8 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
             prepared = await asyncio.to_thread(prepare, body, service.context)
         else:
             prepared = prepare(body, service.context)
-        return Answer(Generation(prepared, service.client, service.vocabulary.pieces), service.model_id)
+        pieces = service.vocabulary.pieces if prepared.reading.plain else service.marked_pieces
+        return Answer(Generation(prepared, service.client, pieces), service.model_id, service.vocabulary)
 
     @post("/v1/chat/completions")
     async def chat_completions(request: Request[Any, Any, Any]) -> ASGIApp:
