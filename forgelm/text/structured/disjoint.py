@@ -3,18 +3,27 @@
 import json
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 Schema = dict[str, Any] | bool
-Known = tuple[frozenset[str] | None, Mapping[str, frozenset[str]]]
-"""(types, or None for all; required property → constants it can have)."""
 
 _MOST = 64
 """Options that are compared, each with each."""
 
 
+class Known(NamedTuple):
+    """What is certain of an option's values."""
+
+    types: frozenset[str] | None = None
+    """None: any."""
+    constants: frozenset[str] | None = None
+    """All of its values, as JSON; None: not listed."""
+    properties: Mapping[str, frozenset[str]] = {}
+    """Required property → all of its values, as JSON."""
+
+
 def disjoint(options: list[Schema], definitions: Mapping[str, Schema]) -> bool:
-    """Whether no value is valid for two of `options`: by their types, or by a required property's constants."""
+    """Whether no value is valid for two of `options`: by type, by constants, or by a required property's constants."""
     if len(options) > _MOST:
         return False
     known = [_known(_resolved(option, definitions), definitions) for option in options]
@@ -22,47 +31,40 @@ def disjoint(options: list[Schema], definitions: Mapping[str, Schema]) -> bool:
 
 
 def _apart(first: Known, second: Known) -> bool:
-    (types, constants), (others, other_constants) = first, second
-    if types is None or others is None:
+    if first.constants is not None and second.constants is not None:
+        return not first.constants & second.constants
+    if first.types is None or second.types is None:
         return False
-    if not types & others:
+    if not first.types & second.types:
         return True
-    # A constant only tells objects apart, so nothing else may be what both can be.
-    return types == others == {"object"} and any(
-        not constants[name] & other_constants[name] for name in constants.keys() & other_constants.keys()
+    # A property tells objects alone apart, so nothing else may be what both can be.
+    return first.types == second.types == {"object"} and any(
+        not first.properties[name] & second.properties[name] for name in first.properties.keys() & second.properties
     )
 
 
 def _known(option: Schema, definitions: Mapping[str, Schema]) -> Known:
     if isinstance(option, bool):
-        return (None if option else frozenset()), {}
-    named = option.get("type")
-    types = frozenset([named] if isinstance(named, str) else named) if named else None
-    if types and "number" in types:
-        types |= {"integer"}
-    constants = {}
+        return Known() if option else Known(types=frozenset(), constants=frozenset())
+    constants, types = _constants(option), None
+    if "type" in option:
+        named = option["type"]
+        types = frozenset([named] if isinstance(named, str) else named)
+        # Every integer is a number.
+        types |= {"integer"} if "number" in types else frozenset()
+    properties = {}
     for name in option.get("required", ()):
-        of_name = _resolved(option.get("properties", {}).get(name, True), definitions)
-        found = _constants(of_name)
-        if found is not None:
-            constants[name] = found
-    if types is None:
-        found = _constants(option)
-        types = None if found is None else frozenset(map(_type_of, found))
-    return types, constants
+        described = _constants(_resolved(option.get("properties", {}).get(name, True), definitions))
+        if described is not None:
+            properties[name] = described
+    return Known(types, constants, properties)
 
 
 def _constants(option: Schema) -> frozenset[str] | None:
-    """All values of `option` as JSON texts, if it lists them."""
     if isinstance(option, bool):
         return None
     listed = [option["const"]] if "const" in option else option.get("enum")
     return None if listed is None else frozenset(json.dumps(value, sort_keys=True) for value in listed)
-
-
-def _type_of(text: str) -> str:
-    kinds = {"n": "null", "t": "boolean", "f": "boolean", '"': "string", "[": "array", "{": "object"}
-    return kinds.get(text[0], "integer")
 
 
 def _resolved(option: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -70,5 +72,5 @@ def _resolved(option: Schema, definitions: Mapping[str, Schema]) -> Schema:
     for _ in range(_MOST):
         if isinstance(option, bool) or set(option) != {"$ref"}:
             return option
-        option = definitions.get(option["$ref"].rsplit("/", 1)[1], True)
+        option = definitions.get(option["$ref"].rpartition("/")[2], True)
     return True

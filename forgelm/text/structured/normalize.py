@@ -77,7 +77,7 @@ class _Normalizer:
         for keyword, value in node.items():
             for name, written in self._keyword(keyword, value, place, node).items():
                 # A keyword may be written as another that the schema has as well: both have to hold.
-                if name in out or (name != keyword and name in node):
+                if name in out:
                     also.append({name: written})
                 else:
                     out[name] = written
