@@ -59,7 +59,7 @@ def read_arguments(source: Source, emit: Emit) -> Waiting:
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -84,6 +84,13 @@ def test_small_slips_are_no_matter(name: str, text: str, arguments: str, content
         ("hermes", '<tool_call>{"name": "look", "arguments": {"text": "a", "count": 1', '{"text": "a"}', ""),
         ("hermes", '<tool_call>{"name": "look", "arguments": ["a"]}</tool_call>', "{}", '["a"]}</tool_call>'),
         ("hermes", '<tool_call>{"name": "look", "arguments": {"a": 1, oops}} so', '{"a": 1}', "oops}} so"),
+        ("hermes", '<tool_call>{"name": "look", "arguments": "[1]"}</tool_call>', "{}", "}</tool_call>"),
+        (
+            "hermes",
+            '<tool_call>{"name": "look", "arguments": "' + "[" * 50_000 + '"}</tool_call>',
+            "{}",
+            "}</tool_call>",
+        ),
         ("qwen35", QWEN_LOOK.removesuffix("\n</function>\n</tool_call>"), '{"text": "a"}', ""),
         ("qwen35", QWEN_LOOK.replace("</function>\n</tool_call>", "Hm."), '{"text": "a"}', "Hm."),
         ("qwen35", "<tool_call>\n<function=look>\n<parameter=text>\na b\n</par", '{"text": "a b"}', ""),
