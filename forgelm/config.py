@@ -105,7 +105,7 @@ class Engine(Section, frozen=True):
     shared; a decode visits its own cells alone then, which is faster for long texts that have nothing in common.
     """
     device_top_k: TopK = "auto"
-    """Whether the device sends only the highest logits where those are enough to draw from. "auto" measures it on a GPU.
+    """Whether the device sends only the highest logits where those are enough to draw from; "auto" measures it on GPUs.
 
     On a CPU nothing is sent anywhere, and ranking the logits costs more than it saves.
     """

@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from forgelm.api.errors import decode_problem
-from forgelm.api.requests import ChatRequest, CompletionRequest, GenerationRequest, Unsupported
+from forgelm.api.requests import (
+    CHAT_ONLY,
+    TEXT_ONLY,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Unsupported,
+)
 from forgelm.errors import InvalidRequest, UnsupportedParameter
 
 MAX_STOPS = 16
@@ -100,6 +107,11 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1,),
     "modalities": (["text"],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "top_logprobs": (0,),
+    "echo": (False,),
+    "suffix": ("",),
 }
 
 
@@ -110,9 +122,12 @@ def _asks_nothing(field: str, value: Any) -> bool:
 
 
 def refuse_unsupported(request: GenerationRequest) -> None:
-    for field in Unsupported.__annotations__:
+    """Raise `UnsupportedParameter` for a field that would change the answer and can't be honoured."""
+    foreign, where = (TEXT_ONLY, "chats") if isinstance(request, ChatRequest) else (CHAT_ONLY, "text completions")
+    for field in (*Unsupported.__annotations__, *foreign):
         value = getattr(request, field)
         if value is not None and not _asks_nothing(field, value):
+            whom = f"for {where}" if field in foreign else "by this version"
             raise UnsupportedParameter(
-                f"{field} is not supported by this version, and ignoring it would change the answer", param=field
+                f"{field} is not supported {whom}, and ignoring it would change the answer", param=field
             )

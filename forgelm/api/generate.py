@@ -76,7 +76,8 @@ class Choice:
         entries = self._logprobs.release(self._shown, last=self.finished) if self._logprobs else []
         self._keep(text, tokens, ended)
         events = self._parse(text, last=self.finished)
-        if ended == "stop" and self._parser is not None and self._parser.called:
+        # A call that was broken off may lack something of its arguments.
+        if ended == "stop" and self._parser is not None and self._parser.called and not self._parser.cut:
             ended = "tool_calls"
         return Said(self.index, events, entries, ended)
 

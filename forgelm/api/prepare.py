@@ -10,13 +10,14 @@ import msgspec
 from forgelm.api import fields
 from forgelm.api.mailbox import Job
 from forgelm.api.prompts import Prompt, Prompter, Room, answer_room
-from forgelm.api.requests import ChatRequest, CompletionRequest, GenerationRequest
+from forgelm.api.remembered import Remembered
+from forgelm.api.requests import STRUCTURED, ChatRequest, CompletionRequest, GenerationRequest, StructuredFields
 from forgelm.api.sampling import SamplingMaker
 from forgelm.api.structured import answer_grammar
 from forgelm.api.thoughts import Thinker
 from forgelm.api.tools import tool_use
 from forgelm.config import Profile, SamplingDefaults
-from forgelm.errors import InvalidRequest, ModelNotFound, UnsupportedParameter
+from forgelm.errors import InvalidRequest, ModelError, ModelNotFound, UnsupportedParameter
 from forgelm.ipc.messages import Budget, Constraint
 from forgelm.llama.vocab import Vocabulary
 from forgelm.text.conversation import Conversation
@@ -80,15 +81,16 @@ class Preparer:
     """Knows one model's vocabulary, template and defaults. Safe from several threads at once."""
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary, template: ChatTemplate | None) -> None:
-        """Raises `ValueError` for a tool format that isn't one."""
+        """Raises `ModelError` for a tool format that the template can't speak."""
         self._profile = profile
         self._vocabulary = vocabulary
         self._end_tokens = vocabulary.end_tokens()
         self._prompter = Prompter(vocabulary, template, profile.cache)
         self._sampling = SamplingMaker(vocabulary)
         self._thinker = Thinker(vocabulary, template)
-        override = "" if profile.chat.tool_format == "auto" else profile.chat.tool_format
-        self._format: ToolFormat = choose_format(template.source if template else "", override)
+        self._format = _tool_format(profile.chat.tool_format, template)
+        self._forms: Remembered[str | None] = Remembered()
+        self._constraints: Remembered[Constraint] = Remembered()
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -105,9 +107,7 @@ class Preparer:
                 f"at most {MAX_MESSAGES} messages are taken, not {len(request.messages)}", param="messages"
             )
         use = tool_use(request)
-        grammar = answer_grammar(request)
-        if use is not None and grammar is not None:
-            raise UnsupportedParameter("a form of the answer and tools at once are not supported", param="tools")
+        grammar = self._grammar(request)
         wanted = fields.thinking(request, default=self._profile.chat.thinking)
         asked = request.max_completion_tokens or request.max_tokens
         room = self._room(request, asked, context)
@@ -132,7 +132,7 @@ class Preparer:
         self._check_common(request)
         if request.echo and request.logprobs is not None:
             raise UnsupportedParameter("log-probabilities of the prompt are not supported: send no echo", param="echo")
-        grammar = answer_grammar(request)
+        grammar = self._grammar(request)
         prompt = self._text_prompt(request, self._room(request, request.max_tokens, context))
         job = self._job(
             request,
@@ -219,13 +219,27 @@ class Preparer:
     def _opening(self, use: ToolUse | None) -> str:
         return self._format.opening if use is not None else ""
 
+    def _grammar(self, request: StructuredFields) -> str | None:
+        """The form that was asked for, compiled once."""
+        asked = {name: getattr(request, name) for name in STRUCTURED}
+        if not any(asked.values()):
+            return answer_grammar(request)
+        return self._forms.get(msgspec.json.encode(asked), partial(answer_grammar, request))
+
     def _constraint(self, use: ToolUse | None, grammar: str | None, thinking: Thinking) -> Constraint | None:
-        if use is not None:
-            marks = thinking.marks
-            return constraint(
-                self._format, use, thinking_open=thinking.opened, marks=marks, token_of=self._vocabulary.special
-            )
-        return None if grammar is None else behind(thinking, grammar, self._vocabulary.special)
+        special = self._vocabulary.special
+        if use is None:
+            return None if grammar is None else behind(thinking, grammar, special)
+        make = partial(
+            constraint,
+            self._format,
+            use,
+            thinking_open=thinking.opened,
+            marks=thinking.marks,
+            token_of=special,
+            form=grammar,
+        )
+        return self._constraints.get(msgspec.json.encode((use, thinking.opened, grammar)), make)
 
     def _job(
         self,
@@ -282,3 +296,14 @@ class Preparer:
             reading,
             echo,
         )
+
+
+def _tool_format(wanted: str, template: ChatTemplate | None) -> ToolFormat:
+    """How the model calls tools. Where its template doesn't tell it of them, that is left to the messages."""
+    told = template is not None and template.abilities.tools
+    chosen = choose_format(template.source if template else "", "" if wanted == "auto" else wanted)
+    if not chosen.native or told:
+        return chosen
+    if wanted != "auto":
+        raise ModelError(f'tool_format "{wanted}" needs a chat template that shows tools; this model\'s doesn\'t')
+    return choose_format("", "generic")

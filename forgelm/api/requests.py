@@ -12,6 +12,9 @@ from msgspec import Meta
 from forgelm.text.messages import ChatMessage
 from forgelm.text.truncate import Policy
 
+CHAT_ONLY = ("tools", "tool_choice", "top_logprobs")
+TEXT_ONLY = ("echo", "suffix")
+"""Fields of one kind of request that the other knows only to refuse."""
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 
@@ -99,6 +102,10 @@ class StructuredFields(SamplingFields, frozen=True, kw_only=True):
     """llama.cpp's name of `guided_json`."""
 
 
+STRUCTURED = tuple(StructuredFields.__annotations__)
+"""Their names."""
+
+
 class GenerationRequest(StructuredFields, frozen=True, kw_only=True):
     """What chat and text completions have in common. `None` means "not said"."""
 
@@ -155,6 +162,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """A last message of the assistant is gone on with, unless this is false."""
+    echo: bool | None = None
+    suffix: str | None = None
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -167,3 +176,6 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """The prompt's text comes before the answer's."""
     suffix: str | None = None
     """What comes after the answer, for models that can fill in the middle."""
+    tools: Any = None
+    tool_choice: Any = None
+    top_logprobs: Any = None

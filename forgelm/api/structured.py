@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from forgelm.api.requests import StructuredFields
+from forgelm.api.requests import STRUCTURED, StructuredFields
 from forgelm.errors import InvalidRequest, UnsupportedParameter
 from forgelm.text import structured
 
@@ -17,7 +17,7 @@ def answer_grammar(request: StructuredFields) -> str | None:
 
     Raises `InvalidRequest` naming the field for what can't be enforced, and for two forms at once.
     """
-    asked = [name for name in StructuredFields.__annotations__ if _asks(getattr(request, name))]
+    asked = [name for name in STRUCTURED if _asks(getattr(request, name))]
     if len(asked) > 1:
         raise InvalidRequest(f"{asked[0]} and {asked[1]} can't both be followed: send one", param=asked[1])
     if not asked:

@@ -21,7 +21,7 @@ class Backend(Protocol):
 
     @property
     def whole_slots(self) -> int | None:
-        """Slots from this one on give only the `CANDIDATES` highest logits of a row; None: all slots give whole rows."""
+        """Slots from this one on give only the `CANDIDATES` highest logits of a row; None: all give whole rows."""
 
     @property
     def open_grammar(self) -> Callable[[Constraint], Matcher] | None:

@@ -33,7 +33,8 @@ def struck_out(logits: Logits, mask: Mask) -> Logits:
 def are_allowed(mask: Mask, ids: Ids) -> npt.NDArray[np.bool_]:
     words = ids >> 5
     bits = (mask[np.minimum(words, len(mask) - 1)] >> (ids & 31)) & 1
-    return (bits != 0) & (words < len(mask))
+    allowed: npt.NDArray[np.bool_] = (bits != 0) & (words < len(mask))
+    return allowed
 
 
 def is_allowed(mask: Mask, token: int) -> bool:

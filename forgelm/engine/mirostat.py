@@ -20,7 +20,7 @@ def kept(weights: Logits, sampling: Sampling, mu: float, vocabulary: int) -> Ids
         return top_k_ids(weights, _zipf_size(weights, mu, vocabulary))
     least = float(weights.sum(dtype=np.float64)) * 2.0 ** -min(max(mu, -100.0), 1000.0)
     chosen = np.flatnonzero((weights >= least) & (weights > 0.0))
-    return chosen if len(chosen) else weights.argmax(keepdims=True)
+    return chosen if len(chosen) else np.array([weights.argmax()])
 
 
 def next_mu(weights: Logits, at: int, sampling: Sampling, mu: float) -> float:

@@ -73,8 +73,8 @@ def _repeated(pool: Pool, draw: Draw) -> None:
     if sampling.frequency_penalty or sampling.presence_penalty:
         _, at = pool.places(counted)
         if sampling.frequency_penalty:
-            at, counts = np.unique(at, return_counts=True)
-            pool.logits[at] -= np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
+            once, counts = np.unique(at, return_counts=True)
+            pool.logits[once] -= np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
         # Indexed assignment takes one off a token however often it is in the list: presence, not frequency.
         pool.logits[at] -= np.float32(sampling.presence_penalty)
 

@@ -1,6 +1,6 @@
 """The tokens a draw chooses among, with their logits: all of a row, or a few of it; and how the highest are found."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,7 @@ def best(pool: Pool) -> Pool:
     return Pool(np.array([pool.token(at)]), pool.logits[at : at + 1])
 
 
-def top_k_ids(logits: Logits, k: int) -> Ids:
+def top_k_ids(logits: npt.NDArray[np.floating[Any]], k: int) -> Ids:
     """Indices, ascending, of the `k` highest entries of a float array; exact, and of equal ones the first.
 
     Block maxima first: the k highest entries can only lie in blocks whose maxima are among the k highest, so a

@@ -4,7 +4,10 @@ Weights are probabilities up to a factor, float32, shape (n,); what was cut weig
 as the higher.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from forgelm.engine.pool import Ids, Logits, top_k_ids
 
@@ -48,7 +51,7 @@ def ranked_nucleus(weights: Logits, share: float) -> int:
     return int(reached.searchsorted(share * reached[-1])) + 1
 
 
-def _fewest(order: Logits | np.ndarray[tuple[int], np.dtype[np.float64]], weights: Logits, wanted: float) -> Ids:
+def _fewest(order: npt.NDArray[np.floating[Any]], weights: Logits, wanted: float) -> Ids:
     """Indices, ascending, of the entries highest in `order` whose weights sum to `wanted`.
 
     Usually a few dozen hold that much: they are looked for among ever more of the highest, since sorting a whole

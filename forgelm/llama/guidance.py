@@ -33,7 +33,7 @@ def parser_limits() -> LLParserLimits:
     llguidance counts about 50,000 units of initial fuel a millisecond, 14,000 of step fuel and 20,000 items.
     """
     return LLParserLimits(
-        max_items_in_row=2_000,
+        max_items_in_row=20_000,
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
         step_max_items=50_000,

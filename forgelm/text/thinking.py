@@ -39,14 +39,14 @@ def behind(thinking: Thinking, grammar: str, token_of: TokenOf) -> Constraint:
     writer = Writer(token_of)
     close = writer.token(marks.close)
     if thinking.opened and close is not None:
-        return Constraint(_nested(writer.text(f"<[{close}]> SPACE? @body"), grammar), (close,))
+        return Constraint(nested(writer.text(f"<[{close}]> SPACE? @body"), grammar), (close,))
     thought = writer.until("thought", marks.close)
     if not thinking.opened:
         thought = f"({writer.mark(marks.open)} {thought})?"
-    return Constraint(_nested(writer.text(f"{thought} SPACE? @body"), grammar))
+    return Constraint(nested(writer.text(f"{thought} SPACE? @body"), grammar))
 
 
-def _nested(outer: str, body: str) -> str:
+def nested(outer: str, body: str) -> str:
     """Both in llguidance's JSON form: `outer` refers to `body` as `@body`."""
     inner: dict[str, Any] = {"lark_grammar": body}
     rest: list[dict[str, Any]] = []

@@ -198,10 +198,9 @@ def test_wrong_types_name_the_field(live: Live, field: str, value: Any) -> None:
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "robot", "content": "x"}], "messages[0].role"),
         ([{"role": "x" * 100_000, "content": "x"}], "messages[0].role"),
-        ([{"role": "tool", "content": "x", "tool_call_id": "1"}], "messages[0].role"),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": [{}]}], "messages[1].content[0].type"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content[0]"),
     ],
     ids=lambda value: str(value)[:60],
 )

@@ -13,12 +13,16 @@ from litestar.types import ASGIApp
 from forgelm.api.answer import Answer
 from forgelm.api.generate import Generation
 from forgelm.api.prepare import Prepared
+from forgelm.api.requests import STRUCTURED
 from forgelm.api.service import Service
 from forgelm.api.wire import Model, ModelList
 from forgelm.errors import InvalidRequest, ModelNotFound
 
 THREAD_BYTES = 16 * 1024
 """Bodies larger than this are prepared on a worker thread: a 32k-token prompt takes tens of milliseconds."""
+
+COMPILED = tuple(f'"{name}"'.encode() for name in (*STRUCTURED, "tools"))
+"""What has grammars to compile goes there as well: milliseconds each, up to 50."""
 
 
 async def _read(request: Request[Any, Any, Any]) -> bytes:
@@ -35,7 +39,7 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
     async def answer(request: Request[Any, Any, Any], prepare: Callable[[bytes, int], Prepared]) -> ASGIApp:
         body = await _read(request)
         service.client.require_ready()
-        if len(body) > THREAD_BYTES:
+        if len(body) > THREAD_BYTES or any(name in body for name in COMPILED):
             prepared = await asyncio.to_thread(prepare, body, service.context)
         else:
             prepared = prepare(body, service.context)

@@ -15,12 +15,14 @@ MAX_BYTES = 256 * 1024
 """Of a schema or grammar as text."""
 MAX_DEPTH = 48
 """Schemas inside schemas, references followed: llguidance recurses as deep, on the stack of whoever calls it."""
-MAX_SCHEMAS = 4_000
+MAX_SCHEMAS = 2_000
 """Schemas in a schema, itself and what it refers to included."""
-MAX_PROPERTIES = 1_000
+MAX_PROPERTIES = 500
 """Named in one `properties`."""
+MAX_PATTERNS = 32
+"""In one `patternProperties`: llguidance holds each against each."""
 MAX_VALUES = 10_000
-"""In all `enum`s together, and in a choice."""
+"""In all `enum`s and `const`s together, and in a choice."""
 MAX_COUNT = 1_000_000
 """minLength, maxLength, minItems, maxItems, minProperties, maxProperties."""
 MAX_REPEATED = 5_000

@@ -13,7 +13,15 @@ from urllib.parse import unquote
 from forgelm.text.structured import values
 from forgelm.text.structured.disjoint import Schema, disjoint
 from forgelm.text.structured.keywords import ANNOTATIONS, PLAIN, UNENFORCED
-from forgelm.text.structured.limits import MAX_DEPTH, MAX_MULTIPLE, MAX_PROPERTIES, MAX_SCHEMAS, MAX_VALUES, refuse
+from forgelm.text.structured.limits import (
+    MAX_DEPTH,
+    MAX_MULTIPLE,
+    MAX_PATTERNS,
+    MAX_PROPERTIES,
+    MAX_SCHEMAS,
+    MAX_VALUES,
+    refuse,
+)
 from forgelm.text.structured.patterns import ecma
 
 
@@ -22,6 +30,7 @@ class Place(NamedTuple):
 
     path: str
     depth: int
+    """Schemas around it, references followed."""
     owner: str | None
     """The reference to whose target's value this applies; None for a part of the value."""
     renamed: bool = False
@@ -29,7 +38,7 @@ class Place(NamedTuple):
 
     def below(self, part: str | int, *, inside: bool = True) -> "Place":
         """The place of a schema under keyword, name or index `part`; `inside` when it is for a part of the value."""
-        return Place(f"{self.path}.{part}", self.depth + 1, None if inside else self.owner, self.renamed)
+        return Place(f"{self.path}.{part}", self.depth, None if inside else self.owner, self.renamed)
 
 
 def normalize(schema: Any, param: str) -> Schema:
@@ -67,9 +76,8 @@ class _Normalizer:
             refuse(f"at most {MAX_SCHEMAS} schemas are taken", self._param)
         if place.depth > MAX_DEPTH:
             refuse(f"schemas are nested over {MAX_DEPTH} deep, references followed", place.path)
-        if "$id" in node and place.depth:
-            place = place._replace(renamed=True)
-        return self._written(node, place)
+        renamed = place.renamed or ("$id" in node and place.depth > 0)
+        return self._written(node, place._replace(depth=place.depth + 1, renamed=renamed))
 
     def _written(self, node: Mapping[str, Any], place: Place) -> Schema:
         out: dict[str, Any] = {}
@@ -99,10 +107,10 @@ class _Normalizer:
 
     def _count(self, keyword: str, value: Any, path: str) -> None:
         """Bounds over the whole schema."""
-        if keyword == "enum" and isinstance(value, list):
-            self._values += len(value)
+        if keyword in ("enum", "const"):
+            self._values += values.weight(value)
             if self._values > MAX_VALUES:
-                refuse(f"all enums together hold at most {MAX_VALUES} values", path)
+                refuse(f"all constants together are over {MAX_VALUES} values, lists and objects counted tenfold", path)
         elif keyword == "multipleOf":
             self._multiple = math.lcm(self._multiple, values.multiple(value, path))
             if self._multiple > MAX_MULTIPLE:
@@ -117,7 +125,7 @@ class _Normalizer:
         if value not in self._names:
             name = self._names[value] = f"d{len(self._names)}"
             where = self._param + value[1:].replace("/", ".")
-            self._defs[name] = self._schema(self._target(value, path), Place(where, place.depth + 1, value))
+            self._defs[name] = self._schema(self._target(value, path), Place(where, place.depth, value))
         return {"$ref": f"#/$defs/{self._names[value]}"}
 
     def _target(self, reference: str, path: str) -> Any:
@@ -169,20 +177,21 @@ class _Normalizer:
             )
         return {"anyOf": options}
 
-    def _named(self, keyword: str, value: Any, place: Place) -> dict[str, Schema]:
+    def _named(self, keyword: str, value: Any, place: Place, most: int) -> dict[str, Schema]:
         below = place.below(keyword)
         if not isinstance(value, dict):
             refuse("this must be an object", below.path)
-        if len(value) > MAX_PROPERTIES:
-            refuse(f"at most {MAX_PROPERTIES} are taken, not {len(value)}", below.path)
+        if len(value) > most:
+            refuse(f"at most {most} are taken, not {len(value)}", below.path)
         return {name: self._schema(item, below.below(name)) for name, item in value.items()}
 
     def _properties(self, value: Any, place: Place, node: Mapping[str, Any]) -> dict[str, Any]:
-        named = self._named("properties", value, place)
+        named = self._named("properties", value, place, MAX_PROPERTIES)
         return {"properties": {values.name(name, f"{place.path}.properties"): item for name, item in named.items()}}
 
     def _patterns(self, value: Any, place: Place, node: Mapping[str, Any]) -> dict[str, Any]:
-        named, path = self._named("patternProperties", value, place), f"{place.path}.patternProperties"
+        named = self._named("patternProperties", value, place, MAX_PATTERNS)
+        path = f"{place.path}.patternProperties"
         return {"patternProperties": {ecma(name, f"{path}.{name}"): item for name, item in named.items()}}
 
     def _additional(self, value: Any, place: Place, node: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,17 @@ def constant(value: Any, param: str, depth: int = 0) -> Any:
     return number(value, param) if is_number(value) else value
 
 
+def weight(value: Any) -> int:
+    """What a constant costs to compile, in simple values."""
+    waiting, total = [value], 0
+    while waiting:
+        item = waiting.pop()
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else None
+        total += 1 if inner is None else 10
+        waiting += inner or ()
+    return total
+
+
 def text(value: str, param: str) -> str:
     """A string of `const` or `enum`: without the control characters that only a \\u escape can write.
 
