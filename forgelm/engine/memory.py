@@ -5,22 +5,17 @@ The scheduler opens a sequence here before its first rows, tells what was comput
 pool: cells that finished requests keep are free for anybody who needs them.
 """
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from forgelm.config import Cache
 from forgelm.engine.cells import CellLedger
+from forgelm.engine.checkpoints import add_mark, find_marks, interval
 from forgelm.engine.plan import Fork, Moves, Operation, Restore, Save, Tokens, Trim
 from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, PrefixTree
 from forgelm.engine.routes import MIN_SHARED, Costs, Route, Shape, find_route
 from forgelm.engine.slots import Slots
 from forgelm.engine.tiers import ARCHIVE_AFTER, Tiers
-
-MIN_SPACING = 32
-"""Tokens between two checkpoints at least, but for the system prompt's and the prompt's last: each one costs a step."""
-LEAST_INTERVAL = 256
-"""Tokens between two checkpoints of a long text at least, where nothing else asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,8 @@ class Memory:
         self._slots = Slots(slots, whole_slots)
         self._kept: list[Holder] = []
         """Finished sequences on the device."""
-        self._interval = cache.checkpoint_tokens or _interval(shape)
+        self._interval = cache.checkpoint_tokens or interval(shape)
+        self._saves_states = shape.recurrent and cache.checkpoints and cache.prefix_cache
         self._load(archived)
 
     def _load(self, archived: Iterable[Holder | Checkpoint]) -> None:
@@ -130,7 +126,7 @@ class Memory:
     def await_leader(self, route: Route) -> None:
         """The caller waits for `route.leader`: on hybrids that one shall leave a state where the texts part."""
         if route.leader is not None and self.shape.recurrent:
-            _mark(route.leader, route.shared)
+            add_mark(route.leader, route.shared)
 
     def fetching(self, route: Route) -> bool:
         """Whether a part of the route is on its way from disk."""
@@ -161,7 +157,8 @@ class Memory:
             self._fill(slot, source, route, now)
         self.ledger.start(slot)
         holder = Holder(tokens.copy(), route.depth, slot, running=True)
-        holder.marks = self._marks(boundaries, route, len(tokens))
+        if self._saves_states:
+            holder.marks = find_marks(boundaries, route, len(tokens), self._interval)
         if self._cache.prefix_cache:
             self._tree.insert(holder)
         if source is not None:
@@ -359,49 +356,8 @@ class Memory:
             self._wipe(other)
         self._tiers.forget(other)
 
-    # --- checkpoints of hybrids ---
-
-    def _marks(self, boundaries: Sequence[int], route: Route, length: int) -> list[int]:
-        """Where a prefill pauses to leave a state: at boundaries, where texts part, and now and then in long texts."""
-        if not (self.shape.recurrent and self._cache.checkpoints and self._cache.prefix_cache):
-            return []
-        start = route.depth
-        wanted = [depth for depth in boundaries if start < depth < length]
-        marks: list[int] = []
-        for depth in wanted:
-            previous = marks[-1] if marks else start
-            first = not (start or marks)
-            if first or depth == wanted[-1] or depth - previous >= MIN_SPACING:
-                marks.append(depth)
-        if start + MIN_SPACING <= route.agreed < length and route.agreed not in marks:
-            insort(marks, route.agreed)
-        return _filled(marks, start, length, self._interval)
-
     def _save_state(self, holder: Holder, now: float) -> None:
         """Leave the recurrent state of `holder`, as it is now, at its depth."""
         checkpoint = Checkpoint(holder.tokens[: holder.computed], last_used=now)
         if self._tree.attach(checkpoint) and not self._tiers.save(checkpoint, holder.slot, self.shape.state_bytes, now):
             self._tree.detach(checkpoint)
-
-
-def _interval(shape: Shape) -> int:
-    """Tokens whose keys and values weigh as much as one state: closer checkpoints would cost more than they keep."""
-    if not shape.recurrent or not shape.cell_bytes:
-        return LEAST_INTERVAL
-    return max(LEAST_INTERVAL, int(shape.state_bytes / shape.cell_bytes))
-
-
-def _mark(holder: Holder, depth: int) -> None:
-    if depth > holder.computed and depth not in holder.marks:
-        insort(holder.marks, depth)
-
-
-def _filled(marks: list[int], start: int, length: int, interval: int) -> list[int]:
-    """`marks` with more of them in between, so that none is further than `interval` from the last."""
-    filled: list[int] = []
-    for mark in [*marks, length]:
-        previous = filled[-1] if filled else start
-        filled += range(previous + interval, mark, interval)
-        if mark < length:
-            filled.append(mark)
-    return filled
