@@ -7,7 +7,7 @@ place.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forgelm.text.structured import values
+import forgelm.text.structured.values as values  # noqa: PLR0402  else the package imports itself
 from forgelm.text.structured.formats import NATIVE, PATTERNS
 from forgelm.text.structured.limits import MAX_PROPERTIES, refuse
 from forgelm.text.structured.patterns import ecma

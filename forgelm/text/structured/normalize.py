@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from forgelm.text.structured import values
+import forgelm.text.structured.values as values  # noqa: PLR0402  else the package imports itself
 from forgelm.text.structured.disjoint import Schema, disjoint
 from forgelm.text.structured.keywords import ANNOTATIONS, PLAIN, UNENFORCED
 from forgelm.text.structured.limits import (
