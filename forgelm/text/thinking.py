@@ -1,8 +1,5 @@
 """Thinking before an answer: how long it may take, and grammars that begin behind it."""
 
-import json
-from typing import Any
-
 import msgspec
 
 from forgelm.ipc.messages import Constraint
@@ -14,6 +11,8 @@ EARLY_END = (
 )
 """Put before the closing mark of thinking that is cut short, so that the answer that follows is one. From Qwen3's
 published recipe for thinking budgets."""
+FORM = "response_format"
+"""Stands for all fields that ask for a form: each was checked under its own name, before there was thinking."""
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -39,17 +38,8 @@ def behind(thinking: Thinking, grammar: str, token_of: TokenOf) -> Constraint:
     writer = Writer(token_of)
     close = writer.token(marks.close)
     if thinking.opened and close is not None:
-        return Constraint(nested(writer.text(f"<[{close}]> SPACE? @body"), grammar), (close,))
+        return Constraint(writer.text(f"<[{close}]> SPACE? @body", form=grammar, param=FORM), (close,))
     thought = writer.until("thought", marks.close)
     if not thinking.opened:
         thought = f"({writer.mark(marks.open)} {thought})?"
-    return Constraint(nested(writer.text(f"{thought} SPACE? @body"), grammar))
-
-
-def nested(outer: str, body: str) -> str:
-    """Both in llguidance's JSON form: `outer` refers to `body` as `@body`."""
-    inner: dict[str, Any] = {"lark_grammar": body}
-    rest: list[dict[str, Any]] = []
-    if body.lstrip().startswith("{"):
-        inner, *rest = json.loads(body)["grammars"]
-    return json.dumps({"grammars": [{"lark_grammar": outer}, {**inner, "name": "body"}, *rest]})
+    return Constraint(writer.text(f"{thought} SPACE? @body", form=grammar, param=FORM))

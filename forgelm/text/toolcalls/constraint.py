@@ -7,7 +7,6 @@ holds a special token, so those of the thinking are named wherever they may come
 
 from forgelm.ipc.messages import Constraint
 from forgelm.text.reasoning import Marks
-from forgelm.text.thinking import nested
 from forgelm.text.toolcalls.formats import ToolFormat
 from forgelm.text.toolcalls.lark import TokenOf, Writer, pattern
 from forgelm.text.toolcalls.tools import AUTO, ToolUse
@@ -46,21 +45,19 @@ def constraint(
     return Constraint(writer.text(_forced(writer, tools, marks, thinking_open)))
 
 
-def _or_form(
-    writer: Writer, form: str, marks: Marks | None, *, thinking_open: bool, opening: int | None
-) -> Constraint:
+def _or_form(writer: Writer, form: str, marks: Marks | None, *, thinking_open: bool, opening: int | None) -> Constraint:
     """Calls, or an answer in its form; the thinking before either is free."""
     answer = "(calls | @body)"
     if marks is None:
-        return Constraint(nested(writer.text(answer), form))
+        return Constraint(writer.text(answer, form=form))
     close = writer.token(marks.close)
     if thinking_open and close is not None:
         ends = (close,) if opening is None else (close, opening)
         within = "" if opening is None else "calls | "
-        return Constraint(nested(writer.text(f"{within}<[{close}]> SPACE? {answer}"), form), ends)
+        return Constraint(writer.text(f"{within}<[{close}]> SPACE? {answer}", form=form), ends)
     thought = writer.until("thought", marks.close)
     before = f"{thought} SPACE?" if thinking_open else f"({writer.mark(marks.open)} {thought} SPACE?)?"
-    return Constraint(nested(writer.text(f"{before} {answer}"), form))
+    return Constraint(writer.text(f"{before} {answer}", form=form))
 
 
 def _free(writer: Writer, tools: ToolFormat, marks: Marks | None, thinking_open: bool) -> str:

@@ -6,6 +6,7 @@ A mark that is one special token of the vocabulary has to be named by its id: no
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from forgelm.errors import InvalidRequest
 from forgelm.text.structured import embed_schema
@@ -73,13 +74,26 @@ class Writer:
             return f"TEXT <[{token}]>"
         return self.rule(f"{name}[lazy]", f"/{ANY}{pattern(mark)}/")
 
-    def text(self, start: str) -> str:
-        """The whole grammar, beginning with `start`. Raises `InvalidRequest` if it is too large."""
+    def text(self, start: str, *, form: str | None = None, param: str = "tools") -> str:
+        """The whole grammar, beginning with `start`, which may refer to the grammar `form` as `@body`.
+
+        Raises `InvalidRequest`, naming `param`, if it is too large.
+        """
         rules = {"start": start, "TEXT": f"/{ANY}/", "SPACE": r"/[ \t\r\n]{1,4}/", **self._rules}
         text = "".join([f"{name}: {body}\n" for name, body in rules.items()])
         # The vocabulary that grammars are checked with has no special tokens, so another text stands for them there.
-        compile_once(re.sub(r"<\[[0-9]+\]>", '"<>"', text), "tools")
-        return text
+        checked = re.sub(r"<\[[0-9]+\]>", '"<>"', text)
+        compile_once(checked if form is None else _nested(checked, form), param)
+        return text if form is None else _nested(text, form)
+
+
+def _nested(outer: str, body: str) -> str:
+    """Both in llguidance's JSON form: `outer` refers to `body` as `@body`."""
+    inner: dict[str, Any] = {"lark_grammar": body}
+    rest: list[dict[str, Any]] = []
+    if body.lstrip().startswith("{"):
+        inner, *rest = json.loads(body)["grammars"]
+    return json.dumps({"grammars": [{"lark_grammar": outer}, {**inner, "name": "body"}, *rest]})
 
 
 def json_value(schema: Schema, param: str, *, strict: bool) -> str:
