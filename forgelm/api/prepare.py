@@ -235,11 +235,12 @@ class Preparer:
             self._format,
             use,
             thinking_open=thinking.opened,
-            marks=thinking.marks,
+            # What wasn't asked for isn't let through either: a call that must come would wait for the end of it.
+            marks=thinking.marks if thinking.comes_first else None,
             token_of=special,
             form=grammar,
         )
-        return self._constraints.get(msgspec.json.encode((use, thinking.opened, grammar)), make)
+        return self._constraints.get(msgspec.json.encode((use, thinking.opened, thinking.comes_first, grammar)), make)
 
     def _job(
         self,
