@@ -28,7 +28,9 @@ def tool_use(request: ChatRequest) -> ToolUse | None:
     choice = _choice(request.tool_choice, names)
     if choice == NONE or not tools:
         return None
-    use = ToolUse(tools, choice, request.parallel_tool_calls is not False)
+    # A tool that is named is called exactly once, as OpenAI has it.
+    parallel = request.parallel_tool_calls is not False and choice in (AUTO, REQUIRED)
+    use = ToolUse(tools, choice, parallel)
     _check_enforced(use)
     return use
 
