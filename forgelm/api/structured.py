@@ -34,7 +34,7 @@ def _asks(value: Any) -> bool:
 
 
 def _newer(value: dict[str, Any]) -> str | None:
-    asked = [key for key, inner in value.items() if inner is not None]
+    asked = [key for key, inner in value.items() if inner is not None and not (key == "json_object" and inner is False)]
     if len(asked) != 1:
         raise InvalidRequest("structured_outputs must hold exactly one form", param="structured_outputs")
     key, param = asked[0], f"structured_outputs.{asked[0]}"

@@ -38,12 +38,16 @@ def json_object(param: str) -> str:
 
 
 def response_format(value: Any, param: str) -> str | None:
-    """The grammar of OpenAI's `response_format`: `text` (None), `json_object` or `json_schema`."""
+    """The grammar of OpenAI's `response_format`: `text` (None), `json_object` or `json_schema`.
+
+    A `json_object` may have a `schema`: how llama-server and others take one.
+    """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "text":
         return None
     if kind == "json_object":
-        return json_object(param)
+        wanted = value.get("schema")
+        return json_object(param) if wanted is None else json_schema(wanted, f"{param}.schema")
     if kind != "json_schema":
         refuse("this must be an object whose type is text, json_object or json_schema", f"{param}.type")
     wrapper = value.get("json_schema")
