@@ -121,12 +121,11 @@ class SamplingMaker:
 
     def _biased(self, token: str | int) -> int:
         size = self._vocabulary.size
-        try:
-            number = int(token)
-        except ValueError:
-            number = -1
+        text = str(token)
+        # `int` would take "1_0", " 1" and other scripts' digits too.
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
         if not 0 <= number < size:
-            raise InvalidRequest(f"{str(token)[:40]!r} is no token id in 0 … {size - 1}", param="logit_bias")
+            raise InvalidRequest(f"{text[:40]!r} is no token id in 0 … {size - 1}", param="logit_bias")
         return number
 
 
