@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.live import Live, running
+from tests.api.side import Side
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,19 @@ def live(shared: Live) -> Iterator[Live]:
     yield shared
     shared.idle()
     shared.lives()
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen35_vocab_path: Path) -> Iterator[Side]:
+    """Qwen3.5's vocabulary and template: it thinks, and its marks are special tokens."""
+    side = Side(qwen35_vocab_path)
+    yield side
+    side.vocabulary.close()
+
+
+@pytest.fixture(scope="session")
+def smollm(starter_path: Path) -> Iterator[Side]:
+    """The starter's: it knows neither thinking nor tools."""
+    side = Side(starter_path)
+    yield side
+    side.vocabulary.close()

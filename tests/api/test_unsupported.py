@@ -1,4 +1,4 @@
-"""Parameters we know and can't honour yet: a 400 that names them, never an answer that ignores them."""
+"""Parameters we know and can't honour: a 400 that names them, never an answer that ignores them."""
 
 from typing import Any
 
@@ -9,107 +9,112 @@ from tests.api.live import CHAT, TEXT, Live, message
 pytestmark = pytest.mark.server
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
-ASKED: list[tuple[str, Any]] = [
-    ("logit_bias", {"15043": -100}),
-    ("n", 2),
-    ("n", 0),
-    ("n", 128),
-    ("best_of", 4),
-    ("logprobs", True),
-    ("logprobs", 0),
-    ("logprobs", 5),
-    ("top_logprobs", 3),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", SCHEMA),
-    ("response_format", {}),
-    ("response_format", "json"),
-    ("tools", [TOOL]),
-    ("tool_choice", "required"),
-    ("tool_choice", {"type": "function", "function": {"name": "get_weather"}}),
+ANYWHERE: list[tuple[str, Any]] = [
     ("functions", [TOOL["function"]]),
     ("function_call", {"name": "get_weather"}),
-    ("grammar", 'root ::= "a"'),
-    ("grammar", "root ::= ("),
-    ("json_schema", {"type": "string", "pattern": "("}),
-    ("guided_json", {"type": "object"}),
-    ("guided_regex", "a+"),
-    ("guided_choice", ["a", "b"]),
-    ("guided_grammar", "start: A"),
-    ("structured_outputs", {"regex": "a+"}),
-    ("regex", "a+"),
-    ("ebnf", "root ::= A"),
-    ("frequency_penalty", 0.5),
-    ("frequency_penalty", -2),
-    ("repetition_penalty", 1.1),
-    ("repeat_penalty", 1.1),
-    ("min_tokens", 5),
-    ("stop_token_ids", [5]),
+    ("function_call", "required"),
     ("bad_words", ["x"]),
     ("allowed_token_ids", [5]),
-    ("echo", True),
-    ("suffix", "end"),
+    ("prompt_logprobs", 1),
+    ("prompt_logprobs", True),
+    ("use_beam_search", True),
+    ("length_penalty", 0.5),
+    ("regex", "a+"),
+    ("ebnf", "root ::= A"),
     ("audio", {"voice": "x"}),
-    ("typical_p", 0.5),
-    ("mirostat", 2),
+    ("modalities", ["text", "audio"]),
+    ("modalities", ["audio"]),
+    ("web_search_options", {}),
+    ("best_of", 4),
+    ("best_of", 0),
+]
+IN_CHATS: list[tuple[str, Any]] = [("echo", True), ("suffix", "end")]
+IN_TEXTS: list[tuple[str, Any]] = [
+    ("tools", [TOOL]),
+    ("tools", "get_weather"),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "get_weather"}}),
+    ("top_logprobs", 3),
+    ("top_logprobs", False),
+]
+REFUSED = [
+    *[(path, *asked) for path in (CHAT, TEXT) for asked in ANYWHERE],
+    *[(CHAT, *asked) for asked in IN_CHATS],
+    *[(TEXT, *asked) for asked in IN_TEXTS],
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), ASKED, ids=lambda value: str(value)[:40])
-@pytest.mark.parametrize("path", [CHAT, TEXT])
+def body_for(path: str) -> dict[str, Any]:
+    """A good request of one token."""
+    return {**(message("Hi") if path == CHAT else {"prompt": "Hi"}), "max_tokens": 1}
+
+
+@pytest.mark.parametrize(("path", "field", "value"), REFUSED, ids=lambda value: str(value)[:30])
 @pytest.mark.parametrize("stream", [False, True])
-def test_cases_10_to_25_are_refused_by_name(live: Live, path: str, field: str, value: Any, stream: bool) -> None:
-    """Schemas that couldn't be enforced gave free-form answers with status 200, and grammar errors inside a stream
-    (cases 10, 11, 13, 15, 16, 17, 23, 25).
-
-    `logprobs: 0` was let through, as Python's `0 in (False,)` is true: it asks for the chosen token's probability.
-    """
-    body = message("Hi") if path == CHAT else {"prompt": "Hi"}
-    answer = live.post(path, {**body, "max_tokens": 1, "stream": stream, field: value})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == field
-    assert answer.json()["error"]["code"] == "unsupported_parameter"
+def test_what_cant_be_honoured_is_refused_by_name(live: Live, path: str, field: str, value: Any, stream: bool) -> None:
+    """A field that asks for something else than what would come is never ignored, and the refusal has a status."""
+    answer = live.post(path, {**body_for(path), "stream": stream, field: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, field, "unsupported_parameter")
+    assert answer.headers["content-type"] == "application/json"
 
 
-HARMLESS: dict[str, Any] = {
-    "logit_bias": {},
-    "n": 1,
-    "best_of": 1,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "response_format": {"type": "text"},
-    "tools": [],
-    "tool_choice": "auto",
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_tokens": 0,
-    "stop_token_ids": [],
-    "echo": False,
-    "suffix": "",
-}
+HARMLESS: list[tuple[str, Any]] = [
+    ("functions", []),
+    ("function_call", "none"),
+    ("function_call", "auto"),
+    ("bad_words", []),
+    ("allowed_token_ids", []),
+    ("prompt_logprobs", 0),
+    ("use_beam_search", False),
+    ("length_penalty", 1),
+    ("length_penalty", 1.0),
+    ("modalities", ["text"]),
+    ("best_of", 1),
+    ("tools", []),
+    ("tool_choice", "none"),
+    ("tool_choice", "auto"),
+    ("top_logprobs", 0),
+    ("echo", False),
+    ("suffix", ""),
+    ("response_format", {"type": "text"}),
+    ("logit_bias", {}),
+    ("logit_bias", []),
+    ("n", 1),
+    ("stop_token_ids", []),
+    ("min_tokens", 0),
+]
 
 
-@pytest.mark.parametrize("field", HARMLESS)
-def test_values_that_ask_for_nothing_are_taken(live: Live, field: str) -> None:
-    """Frameworks send every parameter they know at its default."""
-    assert live.chat(max_tokens=1, **{field: HARMLESS[field]}).status_code == 200
-    assert live.chat(max_tokens=1, **{field: None}).status_code == 200
+@pytest.mark.parametrize(("field", "value"), HARMLESS, ids=str)
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_values_that_ask_for_nothing_are_taken(live: Live, path: str, field: str, value: Any) -> None:
+    """Frameworks send every parameter they know at its default: the answer is the same as without."""
+    plain = live.post(path, body_for(path)).json()
+    assert live.post(path, {**body_for(path), field: value}).json()["choices"] == plain["choices"]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_null_is_not_said(live: Live, path: str) -> None:
+    fields = {field for _, field, _ in REFUSED} | {field for field, _ in HARMLESS} | {"logprobs", "stop", "seed"}
+    plain = live.post(path, body_for(path)).json()
+    assert live.post(path, {**body_for(path), **dict.fromkeys(fields)}).json()["choices"] == plain["choices"]
 
 
 @pytest.mark.parametrize(
-    "message_fields",
+    ("call", "param"),
     [
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {}}]},
-        {"role": "assistant", "tool_calls": [{"id": "a"}]},
-        {"role": "tool", "tool_call_id": "a", "content": "22 degrees"},
-        {"role": "function", "name": "get_weather", "content": "22 degrees"},
+        ({"tool_calls": [{"id": "a", "type": "function", "function": {}}]}, "tool_calls[0].function.name"),
+        ({"tool_calls": [{"id": "a"}]}, "tool_calls[0].function"),
+        ({"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "x"}}]}, "tool_calls[0].type"),
+        ({"tool_calls": [{"function": {"name": "x", "arguments": "{"}}]}, "tool_calls[0].function.arguments"),
+        ({"tool_calls": [{"function": {"name": "x", "arguments": "[]"}}]}, "tool_calls[0].function.arguments"),
+        ({"function_call": {"arguments": "{}"}}, "function_call.name"),
     ],
     ids=str,
 )
-def test_19_conversations_with_tool_calls_are_refused_by_name(live: Live, message_fields: dict[str, Any]) -> None:
-    messages = [{"role": "user", "content": "Hi"}, message_fields, {"role": "user", "content": "And?"}]
+def test_19_calls_in_a_conversation_that_are_none(live: Live, call: dict[str, Any], param: str) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", **call}, {"role": "user", "content": "And?"}]
     answer = live.post(CHAT, {"messages": messages, "max_tokens": 1})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"].startswith("messages[1].")
-    assert answer.json()["error"]["code"] == "unsupported_parameter"
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, f"messages[1].{param}")
