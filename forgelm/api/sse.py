@@ -55,6 +55,8 @@ class Writer:
         """What stands before and after the text of a choice's chunks."""
         self._logprobs = LogprobsWriter(vocabulary) if prepared.job.logprobs >= 0 else None
         self._thinks = prepared.reading.marks is not None
+        self._unclosed = prepared.job.choices
+        """Choices whose last event isn't written yet."""
 
     # --- streams ---
 
@@ -109,7 +111,8 @@ class Writer:
     def closing(self, said: Said) -> bytes:
         """A choice's last event: why it ended."""
         final = _with(self._chunk, [self._end(said)])
-        if self._generation.finished:
+        self._unclosed -= 1
+        if not self._unclosed:
             final.timings = self._timings()
         return event(final)
 
