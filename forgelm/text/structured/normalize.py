@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import forgelm.text.structured.values as values  # noqa: PLR0402  else the package imports itself
 from forgelm.text.structured.disjoint import Schema, disjoint
+from forgelm.text.structured.finite import endless
 from forgelm.text.structured.keywords import ANNOTATIONS, PLAIN, UNENFORCED
 from forgelm.text.structured.limits import (
     MAX_DEPTH,
@@ -62,6 +63,7 @@ class _Normalizer:
     def run(self) -> Schema:
         root = self._schema(self._document, Place(self._param, 0, "#"))
         self._check_loops()
+        self._check_ends()
         if self._defs and isinstance(root, dict):
             root["$defs"] = self._defs
         return root
@@ -154,6 +156,16 @@ class _Normalizer:
 
         for reference in self._same:
             visit(reference, frozenset([reference]))
+
+    def _check_ends(self) -> None:
+        """Refuse what refers to itself with no way out: its text would be forced on and on."""
+        references = {name: reference for reference, name in self._names.items()}
+        for name in endless(self._defs):
+            reference = references[name]
+            refuse(
+                f"{reference[:100]} needs itself within itself, so that no value is ever complete",
+                self._param + reference[1:].replace("/", "."),
+            )
 
     def _some(self, keyword: str, value: Any, place: Place, *, inside: bool = False) -> list[Schema]:
         below = place.below(keyword, inside=inside)
