@@ -34,7 +34,7 @@ class HermesParser:
             return False
         if not sink.cut:
             yield from source.space()
-            yield from source.takes(CLOSE)
+            yield from source.closes(CLOSE)
         return True
 
 

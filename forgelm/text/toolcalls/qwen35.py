@@ -48,7 +48,7 @@ class Qwen35Parser:
         arguments.end()
         if not sink.cut:
             yield from source.space()
-            yield from source.takes(CLOSE)
+            yield from source.closes(CLOSE)
         return True
 
     def _parameters(self, source: Source, arguments: Arguments) -> Waiting:

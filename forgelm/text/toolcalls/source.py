@@ -72,6 +72,14 @@ class Source:
             self.at += len(text)
         return found is not None
 
+    def closes(self, mark: str) -> Waiting:
+        """Read `mark` if it comes next, or what there is of it where the text is broken off."""
+        if (yield from self.takes(mark)):
+            return True
+        if self.ended and mark.startswith(self.rest):
+            self.at = len(self.text)
+        return False
+
     def space(self) -> Generator[None, None, str]:
         """Read and return all whitespace that comes next."""
         parts: list[str] = []
