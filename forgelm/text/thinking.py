@@ -39,7 +39,7 @@ def behind(thinking: Thinking, grammar: str, token_of: TokenOf) -> Constraint:
     close = writer.token(marks.close)
     if thinking.opened and close is not None:
         return Constraint(writer.text(f"<[{close}]> SPACE? @body", form=grammar, param=FORM), (close,))
-    thought = writer.until("thought", marks.close)
+    thought = f"{writer.until('thought', marks.close)} SPACE?"
     if not thinking.opened:
         thought = f"({writer.mark(marks.open)} {thought})?"
-    return Constraint(writer.text(f"{thought} SPACE? @body", form=grammar, param=FORM))
+    return Constraint(writer.text(f"{thought} @body", form=grammar, param=FORM))
