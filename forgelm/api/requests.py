@@ -129,11 +129,6 @@ class GenerationRequest(StructuredFields, frozen=True, kw_only=True):
     """
 
 
-class ToolDefinition(msgspec.Struct, frozen=True):
-    type: str
-    function: "FunctionDefinition | None" = None
-
-
 class FunctionDefinition(msgspec.Struct, frozen=True):
     name: str
     description: str | None = None

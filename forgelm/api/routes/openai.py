@@ -21,8 +21,8 @@ from forgelm.errors import InvalidRequest, ModelNotFound
 THREAD_BYTES = 16 * 1024
 """Bodies larger than this are prepared on a worker thread: a 32k-token prompt takes tens of milliseconds."""
 
-COMPILED = tuple(f'"{name}"'.encode() for name in (*STRUCTURED, "tools"))
-"""What has grammars to compile goes there as well: milliseconds each, up to 50."""
+SLOW = tuple(f'"{name}"'.encode() for name in (*STRUCTURED, "tools", "dry_multiplier"))
+"""What has grammars to compile goes there as well, milliseconds each, up to 50; and what needs the whole vocabulary."""
 
 
 async def _read(request: Request[Any, Any, Any]) -> bytes:
@@ -39,7 +39,7 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
     async def answer(request: Request[Any, Any, Any], prepare: Callable[[bytes, int], Prepared]) -> ASGIApp:
         body = await _read(request)
         service.client.require_ready()
-        if len(body) > THREAD_BYTES or any(name in body for name in COMPILED):
+        if len(body) > THREAD_BYTES or any(name in body for name in SLOW):
             prepared = await asyncio.to_thread(prepare, body, service.context)
         else:
             prepared = prepare(body, service.context)
