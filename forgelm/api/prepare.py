@@ -161,6 +161,7 @@ class Preparer:
             variables=variables,
             prefill=request.continue_final_message is not False,
             add_generation_prompt=request.add_generation_prompt is not False,
+            merged=len(request.messages) - len(messages),
         )
 
     def _text_prompt(self, request: CompletionRequest, room: Room) -> Prompt:
