@@ -22,7 +22,13 @@ MAX_PROPERTIES = 500
 MAX_PATTERNS = 32
 """In one `patternProperties`: llguidance holds each against each."""
 MAX_VALUES = 10_000
-"""In all `enum`s and `const`s together, and in a choice."""
+"""In all `enum`s and `const`s together."""
+MAX_CHOICES = 1_000
+"""Texts to choose from."""
+MAX_RULES = 300
+"""In a Lark or GBNF grammar: llguidance recurses from rule to rule, and 3,000 in a row end the process."""
+MAX_TERMINALS = 20_000
+"""Nodes of all terminals of a GBNF grammar, each with those that it uses."""
 MAX_COUNT = 1_000_000
 """minLength, maxLength, minItems, maxItems, minProperties, maxProperties."""
 MAX_REPEATED = 5_000
