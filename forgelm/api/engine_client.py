@@ -40,7 +40,7 @@ class EngineClient:
         metrics = self._metrics
         metrics.running.read_from(lambda: self.stats.running)
         metrics.waiting.read_from(lambda: self._waiting)
-        metrics.open.read_from(lambda: len(self._open))
+        metrics.open.read_from(lambda: len(set(self._open.values())))
         metrics.cells.read_from(lambda: self.stats.cells_used)
         metrics.cells_cached.read_from(lambda: self.stats.cells_cached)
         metrics.host_bytes.read_from(lambda: self.stats.host_bytes)
@@ -64,38 +64,44 @@ class EngineClient:
             raise Unavailable(f"the model is loading ({status.percent:.0f} %)", retry_after=2)
         raise Unavailable(f"the engine is {status.phase.value}: {status.reason or 'no reason given'}", retry_after=5)
 
-    def submit(self, job: Job) -> Ticket:
-        """Queue a request and return its ticket. Raises `Unavailable` or `Overloaded`, and then nothing is queued."""
+    def submit(self, *jobs: Job) -> Ticket:
+        """Queue a request's prompts, which have as many choices each, and return its ticket.
+
+        Raises `Unavailable` or `Overloaded`, and then nothing is queued.
+        """
         self.require_ready()
-        self._require_room(job.prompt_tokens)
+        prompt_tokens = sum(job.prompt_tokens for job in jobs)
+        self._require_room(len(jobs), prompt_tokens)
         assert self._supervisor is not None
-        ticket = Ticket(next(self._ids), job.prompt_tokens, job.choices, time.monotonic())
-        self._supervisor.send(job.message(ticket.id))
-        self._open[ticket.id] = ticket
-        self._waiting += 1
-        self._waiting_tokens += job.prompt_tokens
-        self._metrics.prompt_tokens.inc(job.prompt_tokens)
+        ids = [next(self._ids) for _ in jobs]
+        ticket = Ticket(ids[0], jobs, time.monotonic())
+        for request_id, job in zip(ids, jobs, strict=True):
+            self._supervisor.send(job.message(request_id))
+            self._open[request_id] = ticket
+        self._waiting += len(jobs)
+        self._waiting_tokens += prompt_tokens
+        self._metrics.prompt_tokens.inc(prompt_tokens)
         return ticket
 
     def abort(self, ticket: Ticket) -> None:
         """Forget a request; harmless when it has ended. Needs no await, so it works while a task is cancelled."""
         if ticket.id in self._open:
-            self._send_abort(Abort(ticket.id))
+            self._send_aborts(ticket)
             self._end_boxes(ticket, "abort")
 
     def complete(self, ticket: Ticket, choice: int) -> None:
         """End a choice whose answer is whole for its client (a stop string came): not an abort in the metrics."""
         if ticket.boxes[choice].finish is None:
-            self._send_abort(Abort(ticket.id, choice))
+            self._send_abort(Abort(*ticket.address(choice)))
             self._close(ticket, ticket.boxes[choice], "stop")
 
     def end_all(self, reason: str) -> None:
         """End every open request with an error; the engine, if there is one, forgets them."""
-        for ticket in list(self._open.values()):
+        for ticket in set(self._open.values()):
             self._fail(ticket, reason)
 
     def _fail(self, ticket: Ticket, reason: str) -> None:
-        self._send_abort(Abort(ticket.id))
+        self._send_aborts(ticket)
         self._end_boxes(ticket, "error", reason)
         ticket.wake()
 
@@ -105,6 +111,10 @@ class EngineClient:
                 box.error = error
                 self._close(ticket, box, reason)
 
+    def _send_aborts(self, ticket: Ticket) -> None:
+        for request_id in ticket.ids:
+            self._send_abort(Abort(request_id))
+
     def _send_abort(self, abort: Abort) -> None:
         if self._supervisor is not None:
             self._supervisor.send(abort)
@@ -113,9 +123,9 @@ class EngineClient:
     def has_open_requests(self) -> bool:
         return bool(self._open)
 
-    def _require_room(self, prompt_tokens: int) -> None:
+    def _require_room(self, prompts: int, prompt_tokens: int) -> None:
         limits = self._limits
-        full = self._waiting >= limits.queue
+        full = self._waiting + prompts > limits.queue
         # One request may always wait, however long its prompt; the context bounds it.
         too_long = self._waiting and self._waiting_tokens + prompt_tokens > limits.queue_tokens
         if full or too_long:
@@ -133,11 +143,11 @@ class EngineClient:
         for request_id in step.started:
             ticket = self._open.get(request_id)
             if ticket is not None:
-                self._leave_queue(ticket, now)
+                self._leave_queue(ticket, request_id, now)
         generated = 0
         for delta in step.deltas:
             ticket = self._open.get(delta.id)
-            if ticket is not None and ticket.boxes[delta.choice].finish is None:
+            if ticket is not None and ticket.box(delta.id, delta.choice).finish is None:
                 generated += len(delta.tokens)
                 self._deliver(ticket, delta, now)
         if generated:
@@ -149,7 +159,7 @@ class EngineClient:
         self.end_all(reason)
 
     def _deliver(self, ticket: Ticket, delta: Delta, now: float) -> None:
-        box = ticket.boxes[delta.choice]
+        box = ticket.box(delta.id, delta.choice)
         if delta.tokens:
             self._observe_token(ticket, box, now)
             box.tokens += delta.tokens
@@ -170,19 +180,22 @@ class EngineClient:
             self._metrics.ttft.observe(now - ticket.arrived)
         box.last_token = now
 
-    def _leave_queue(self, ticket: Ticket, now: float) -> None:
-        if not ticket.started:
-            ticket.started = now
+    def _leave_queue(self, ticket: Ticket, request_id: int, now: float) -> None:
+        prompt_tokens = ticket.queued.pop(request_id, None)
+        if prompt_tokens is not None:
+            ticket.started = ticket.started or now
             self._waiting -= 1
-            self._waiting_tokens -= ticket.prompt_tokens
+            self._waiting_tokens -= prompt_tokens
 
     def _close(self, ticket: Ticket, box: Mailbox, reason: FinishReason) -> None:
         """The one place where a choice ends here, and with the last one its request."""
         box.finish = reason
         if not ticket.ended:
             return
-        del self._open[ticket.id]
-        self._leave_queue(ticket, time.monotonic())
+        now = time.monotonic()
+        for request_id in ticket.ids:
+            del self._open[request_id]
+            self._leave_queue(ticket, request_id, now)
         self._metrics.requests.labels(reason).inc()
         if reason == "error":
             self._metrics.errors.labels(EngineFailed.code).inc()

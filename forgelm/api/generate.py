@@ -36,6 +36,7 @@ class Choice:
         self.index = index
         self._ticket = ticket
         self._prepared = prepared
+        self.echo = prepared.echo
         self._client = client
         self._box: Mailbox = ticket.boxes[index]
         self._detokenizer = Detokenizer(pieces)
@@ -135,10 +136,9 @@ class Generation:
     def __init__(self, prepared: Prepared, client: EngineClient, pieces: Pieces) -> None:
         self.prepared = prepared
         self._client = client
-        self.ticket = client.submit(prepared.job)
-        self.choices = [
-            Choice(index, self.ticket, prepared, client, pieces) for index in range(prepared.job.choices)
-        ]
+        self.ticket = client.submit(*(prompt.job for prompt in prepared.prompts))
+        asked = [prompt for prompt in prepared.prompts for _ in range(prompt.job.choices)]
+        self.choices = [Choice(index, self.ticket, prompt, client, pieces) for index, prompt in enumerate(asked)]
 
     @property
     def finished(self) -> bool:

@@ -1,9 +1,10 @@
-"""What is known here of a request in the engine: its ticket, with a mailbox for each choice.
+"""What is known here of a client's request in the engine: its ticket, with a mailbox for each choice.
 
 Filled by `EngineClient`, read by the one task that answers the request.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,7 +12,7 @@ from forgelm.ipc.messages import Budget, Constraint, FinishReason, Generate, Sam
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the engine needs to know of a request; nothing in it can be wrong any more."""
+    """What the engine needs to know of a prompt and its answers; nothing in it can be wrong any more."""
 
     prompt: bytes
     """Token ids, little-endian int32."""
@@ -63,24 +64,57 @@ class Mailbox:
 
 
 class Ticket:
-    """One request in the engine: when it came and what became of its choices."""
+    """One client's request: when it came and what became of its choices.
 
-    __slots__ = ("_waiter", "arrived", "boxes", "id", "news", "ping_due", "prompt_tokens", "started", "touched")
+    Each of its prompts is a request of its own to the engine, and its choices lie side by side.
+    """
 
-    def __init__(self, request_id: int, prompt_tokens: int, choices: int, now: float) -> None:
-        self.id = request_id
-        self.prompt_tokens = prompt_tokens
-        self.boxes = [Mailbox() for _ in range(choices)]
+    __slots__ = (
+        "_choices",
+        "_waiter",
+        "arrived",
+        "boxes",
+        "id",
+        "news",
+        "ping_due",
+        "prompt_tokens",
+        "queued",
+        "started",
+        "touched",
+    )
+
+    def __init__(self, first_id: int, jobs: Sequence[Job], now: float) -> None:
+        self.id = first_id
+        """The first prompt's; the others' follow."""
+        self.queued = {first_id + index: job.prompt_tokens for index, job in enumerate(jobs)}
+        """Tokens of the prompts that are in the engine's queue, by id."""
+        self.prompt_tokens = sum(self.queued.values())
+        self._choices = jobs[0].choices
+        self.boxes = [Mailbox() for job in jobs for _ in range(job.choices)]
         self.arrived = now
         self.touched = now
         """When its client last got bytes."""
         self.ping_due = False
         """Set when that is so long ago that a ping shall be sent."""
         self.started = 0.0
-        """When it left the engine's queue; 0 while it waits."""
+        """When the first of its prompts left the engine's queue; 0 while all wait."""
         self.news = False
         """Something came that nobody has read."""
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def ids(self) -> range:
+        """Of all its prompts."""
+        return range(self.id, self.id + len(self.boxes) // self._choices)
+
+    def box(self, request_id: int, choice: int) -> Mailbox:
+        """Of one choice of one prompt."""
+        return self.boxes[(request_id - self.id) * self._choices + choice]
+
+    def address(self, index: int) -> tuple[int, int]:
+        """The engine's id and choice for `boxes[index]`."""
+        prompt, choice = divmod(index, self._choices)
+        return self.id + prompt, choice
 
     @property
     def ended(self) -> bool:
@@ -95,7 +129,7 @@ class Ticket:
     @property
     def cached(self) -> int:
         """Prompt tokens that were not computed for it: other choices share what the first one computes."""
-        return self.boxes[0].cached
+        return sum(box.cached for box in self.boxes[:: self._choices])
 
     async def wait(self) -> None:
         """Return when there is something to read, or a ping is due."""
@@ -114,8 +148,24 @@ class Ticket:
             self._waiter.set_result(None)
 
     def times(self) -> Timings:
-        """Where the time went, over all choices: the engine's word, or ours for an answer that was ended here."""
-        times = [box.timings or self._seen(box) for box in self.boxes]
+        """Where the time went, over all choices: the engine's word, or ours for an answer that was ended here.
+
+        Of several prompts `prefill` is over when the last of them begins to be answered.
+        """
+        size = self._choices
+        prompts = [self._prompt_times(self.boxes[at : at + size]) for at in range(0, len(self.boxes), size)]
+        if len(prompts) == 1:
+            return prompts[0]
+        queue = min(each.queue for each in prompts)
+        return Timings(
+            queue=queue,
+            prefill=max(each.queue + each.prefill for each in prompts) - queue,
+            decode=max(each.decode for each in prompts),
+            preemptions=sum(each.preemptions for each in prompts),
+        )
+
+    def _prompt_times(self, boxes: Sequence[Mailbox]) -> Timings:
+        times = [box.timings or self._seen(box) for box in boxes]
         if len(times) == 1:
             return times[0]
         return Timings(

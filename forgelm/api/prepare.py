@@ -11,9 +11,10 @@ from forgelm.api import fields
 from forgelm.api.mailbox import Job
 from forgelm.api.prompts import Prompt, Prompter, Room, answer_room
 from forgelm.api.remembered import Remembered
-from forgelm.api.requests import STRUCTURED, ChatRequest, CompletionRequest, GenerationRequest, StructuredFields
+from forgelm.api.requests import STRUCTURED, ChatRequest, GenerationRequest, StructuredFields
 from forgelm.api.sampling import SamplingMaker
 from forgelm.api.structured import answer_grammar
+from forgelm.api.texts import TextPrompts
 from forgelm.api.thoughts import Thinker
 from forgelm.api.tools import tool_use
 from forgelm.config import Profile, SamplingDefaults
@@ -75,6 +76,18 @@ class Prepared(msgspec.Struct, frozen=True):
     reading: Reading = PLAIN
     echo: str = ""
     """Put before the answer."""
+    others: tuple["Prepared", ...] = ()
+    """What else the request holds: further prompts, each with answers of its own."""
+
+    @property
+    def prompts(self) -> tuple["Prepared", ...]:
+        """All prompts of the request."""
+        return (self, *self.others)
+
+    @property
+    def left_out(self) -> int | None:
+        """`truncated`, of all prompts."""
+        return None if self.truncated is None else sum(each.truncated or 0 for each in self.prompts)
 
 
 class Preparer:
@@ -86,6 +99,7 @@ class Preparer:
         self._vocabulary = vocabulary
         self._end_tokens = vocabulary.end_tokens()
         self._prompter = Prompter(vocabulary, template, profile.cache)
+        self._texts = TextPrompts(vocabulary, self._prompter, profile.limits.queue)
         self._sampling = SamplingMaker(vocabulary)
         self._thinker = Thinker(vocabulary, template)
         self._format = _tool_format(profile.chat.tool_format, template)
@@ -133,16 +147,22 @@ class Preparer:
         if request.echo and request.logprobs is not None:
             raise UnsupportedParameter("log-probabilities of the prompt are not supported: send no echo", param="echo")
         grammar = self._grammar(request)
-        prompt = self._text_prompt(request, self._room(request, request.max_tokens, context))
-        job = self._job(
-            request,
-            prompt,
-            self._most(request.max_tokens, prompt, context),
-            self._profile.sampling.plain,
-            logprobs=-1 if request.logprobs is None else request.logprobs,
-            constraint=Constraint(grammar) if grammar is not None else None,
-        )
-        return self._finish(request, job, prompt, echo=self._echo(request, prompt))
+        room = self._room(request, request.max_tokens, context)
+        prepared = []
+        for given in self._texts.given(request):
+            prompt = self._texts.prompt(given, request.suffix, room)
+            job = self._job(
+                request,
+                prompt,
+                self._most(request.max_tokens, prompt, context),
+                self._profile.sampling.plain,
+                logprobs=-1 if request.logprobs is None else request.logprobs,
+                constraint=Constraint(grammar) if grammar is not None else None,
+            )
+            echo = self._texts.echo(given, prompt) if request.echo else ""
+            prepared.append(self._finish(request, job, prompt, echo=echo))
+        first, *others = prepared
+        return msgspec.structs.replace(first, others=tuple(others)) if others else first
 
     # --- prompts ---
 
@@ -163,43 +183,6 @@ class Preparer:
             add_generation_prompt=request.add_generation_prompt is not False,
             merged=len(request.messages) - len(messages),
         )
-
-    def _text_prompt(self, request: CompletionRequest, room: Room) -> Prompt:
-        text = request.prompt
-        if isinstance(text, list) and len(text) == 1 and isinstance(text[0], str):
-            text = text[0]
-        if request.suffix:
-            if not isinstance(text, str):
-                raise InvalidRequest("a suffix needs a prompt that is text", param="suffix")
-            return self._prompter.tokens(self._middle(text, request.suffix), room)
-        if isinstance(text, str):
-            return self._prompter.text(text, room)
-        return self._prompter.tokens(self._token_prompt(text), room)
-
-    def _middle(self, before: str, after: str) -> bytes:
-        """Prefix, suffix, middle: the order that most models were trained on."""
-        if self._vocabulary.fim is None:
-            raise UnsupportedParameter("this model has no tokens to fill in the middle with", param="suffix")
-        prefix, suffix, middle = self._vocabulary.fim
-        spelled = partial(self._vocabulary.tokenize, add_special=False, parse_special=False)
-        ids = [prefix, *spelled(before), suffix, *spelled(after), middle]
-        return b"".join(token.to_bytes(4, "little") for token in ids)
-
-    def _token_prompt(self, prompt: list[str | int]) -> bytes:
-        if not all(isinstance(token, int) for token in prompt):
-            raise UnsupportedParameter("several prompts in one request are not supported", param="prompt")
-        size = self._vocabulary.size
-        for index, token in enumerate(prompt):
-            if not (isinstance(token, int) and 0 <= token < size):
-                raise InvalidRequest(f"token {str(token)[:20]} is not in 0 … {size - 1}", param=f"prompt[{index}]")
-        return b"".join(int(token).to_bytes(4, "little") for token in prompt)
-
-    def _echo(self, request: CompletionRequest, prompt: Prompt) -> str:
-        if not request.echo:
-            return ""
-        if isinstance(request.prompt, str) and not prompt.truncated:
-            return request.prompt
-        return self._vocabulary.pieces_of(memoryview(prompt.ids).cast("i")).decode(errors="replace")
 
     # --- pieces ---
 

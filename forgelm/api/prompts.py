@@ -151,22 +151,22 @@ class Prompter:
         opening = self._isolator.shown(encoded.text[-2 * OPENING :], sign)[-OPENING:]
         return Prompt(encoded.ids, boundaries, self._encoder.keep(encoded), truncated, opening)
 
-    def text(self, text: str, room: Room) -> Prompt:
-        """The prompt that is `text`, control tokens in it parsed. Raises `RequestError`."""
+    def text(self, text: str, room: Room, param: str = "prompt") -> Prompt:
+        """The prompt that is `text`, control tokens in it parsed. Raises `RequestError` naming `param`."""
         encoded = self._encoder.encode(text, add_special=True)
-        prompt = self.tokens(encoded.ids, room)
+        prompt = self.tokens(encoded.ids, room, param)
         if prompt.truncated:
             return prompt
         return msgspec.structs.replace(prompt, continuation=self._encoder.keep(encoded))
 
-    def tokens(self, ids: bytes, room: Room) -> Prompt:
-        """The prompt that is `ids`, little-endian int32. Raises `RequestError`."""
+    def tokens(self, ids: bytes, room: Room, param: str = "prompt") -> Prompt:
+        """The prompt that is `ids`, little-endian int32. Raises `RequestError` naming `param`."""
         shortened, truncated = ids, None
         if room.policy is not None:
             begins = ids[:4] == self._vocabulary.bos.to_bytes(4, "little", signed=True)
             shortened = shorten_tokens(ids, room.policy, room.most, keep=int(begins))
             truncated = (len(ids) - len(shortened)) // 4
-        room.check(len(shortened) // 4, "prompt")
+        room.check(len(shortened) // 4, param)
         return Prompt(shortened, truncated=truncated)
 
     def _boundaries(self, chat: Chat, messages: Messages, encoded: Encoded) -> tuple[int, ...]:

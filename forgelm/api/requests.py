@@ -164,8 +164,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str | int]
-    """Text, one text in a list, or token ids."""
+    prompt: str | list[str | int | list[int]]
+    """Text or token ids, or several of those in a list: each is answered by itself."""
     logprobs: Alternatives | None = None
     echo: bool | None = None
     """The prompt's text comes before the answer's."""

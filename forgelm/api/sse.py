@@ -55,19 +55,20 @@ class Writer:
         """What stands before and after the text of a choice's chunks."""
         self._logprobs = LogprobsWriter(vocabulary) if prepared.job.logprobs >= 0 else None
         self._thinks = prepared.reading.marks is not None
-        self._unclosed = prepared.job.choices
+        self._unclosed = len(generation.choices)
         """Choices whose last event isn't written yet."""
 
     # --- streams ---
 
     def opening(self) -> bytes:
         """The first events: a chat names its role before there is text, and an echo comes before the answer."""
-        indexes = range(self._generation.prepared.job.choices)
+        choices = self._generation.choices
         if self._chat:
             role = Text(role="assistant", content="")
-            return b"".join([event(_with(self._chunk, [ChatChunkChoice(index, role)])) for index in indexes])
-        echo = self._generation.prepared.echo
-        return b"".join([event(_with(self._chunk, [TextChoice(index, echo)])) for index in indexes if echo])
+            return b"".join([event(_with(self._chunk, [ChatChunkChoice(each.index, role)])) for each in choices])
+        return b"".join(
+            [event(_with(self._chunk, [TextChoice(each.index, each.echo)])) for each in choices if each.echo]
+        )
 
     def delta(self, said: Said) -> bytes:
         """Events with what a choice added; empty when there is nothing to show yet."""
@@ -145,7 +146,7 @@ class Writer:
         if self._chat:
             found = writer.chat(entries) if writer is not None else None
             return ChatChoice(index, message.wire(thinks=self._thinks), finish, found)
-        text = self._generation.prepared.echo + message.content
+        text = self._generation.choices[index].echo + message.content
         return TextChoice(index, text, finish, writer.text(entries) if writer is not None else None)
 
     # --- both ---
@@ -154,9 +155,7 @@ class Writer:
         generation = self._generation
         prepared, ticket = generation.prepared, generation.ticket
         reasoning = sum(choice.reasoning_tokens for choice in generation.choices) if self._thinks else None
-        return usage(
-            ticket.prompt_tokens, generation.completion_tokens, ticket.cached, prepared.truncated, reasoning
-        )
+        return usage(ticket.prompt_tokens, generation.completion_tokens, ticket.cached, prepared.left_out, reasoning)
 
     def _timings(self) -> WireTimings:
         ticket = self._generation.ticket
