@@ -3,7 +3,6 @@
 Knows token ids and llguidance, nothing of JSON Schema, text or llama.cpp.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
@@ -14,9 +13,6 @@ from forgelm.engine.plan import Mask, MatchFailed
 from forgelm.ipc import messages
 from forgelm.llama.guidance import Guidance, parser_limits
 
-_KEPT = 8
-"""Compiled grammars kept for the next request with the same text: agents send the same tools with each turn."""
-
 
 class Constraints:
     """All grammars of the loaded model. `open` returns at once; whoever reads a matcher first waits for its grammar."""
@@ -25,17 +21,14 @@ class Constraints:
         """`load` makes the tokenizer, right now but on the compiling thread."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._guidance = self._worker.submit(load)
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
     def open(self, constraint: messages.Constraint) -> "GrammarMatcher":
-        """A matcher at the beginning of `constraint`, for one choice. For the scheduler's thread alone."""
-        grammar = constraint.grammar
-        compiled = self._compiled.pop(grammar, None)
-        if compiled is None or _failed(compiled):
-            compiled = self._worker.submit(self._compile, grammar)
-        self._compiled[grammar] = compiled
-        while len(self._compiled) > _KEPT:
-            self._compiled.popitem(last=False)
+        """A matcher at the beginning of `constraint`, for one choice.
+
+        Each compiles its own, in milliseconds: llguidance's copies share what the lexer has learned, and with it its
+        limits, so that one answer which leads too far would end all others with the same grammar.
+        """
+        compiled = self._worker.submit(self._compile, constraint.grammar)
         return GrammarMatcher(self._guidance, compiled, constraint.triggers)
 
     def close(self) -> None:
@@ -107,16 +100,10 @@ class GrammarMatcher:
                 raise MatchFailed("the engine is closing") from None
             except Exception as error:
                 raise MatchFailed(f"this model can't follow grammars: {error}") from error
-            self._matcher = compiled.deep_copy()
+            self._matcher = compiled
             self._mask = np.zeros((guidance.size + 31) // 32, dtype=np.int32)
             _check(self._matcher)
         return self._matcher
-
-
-def _failed(compiled: "Future[LLMatcher]") -> bool:
-    if not compiled.done():
-        return False
-    return compiled.cancelled() or compiled.exception() is not None or compiled.result().is_error()
 
 
 def _check(matcher: LLMatcher) -> None:

@@ -30,12 +30,13 @@ _TOKENIZE = ctypes.CFUNCTYPE(
 def parser_limits() -> LLParserLimits:
     """The bounds under which both processes compile: what passes in one passes in the other.
 
-    llguidance counts about 50,000 units of initial fuel a millisecond, 14,000 of step fuel and 20,000 items.
+    llguidance counts about 50,000 units of initial fuel a millisecond, 14,000 of step fuel and 20,000 items; a state
+    takes up to 2 kB. A mask is thus bounded by some 70 ms, which takes five patterns that must all match.
     """
     return LLParserLimits(
         max_items_in_row=20_000,
         initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=200_000,
+        step_lexer_fuel=1_000_000,
         step_max_items=50_000,
         max_lexer_states=50_000,
         max_grammar_size=200_000,
