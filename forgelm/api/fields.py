@@ -77,6 +77,19 @@ def chat_logprobs(request: ChatRequest) -> int:
     return request.top_logprobs or 0
 
 
+def check_continuation(request: ChatRequest, *, possible: bool) -> None:
+    """Raise `InvalidRequest` for a last message that shall be gone on with and can't be."""
+    if not request.continue_final_message:
+        return
+    if request.add_generation_prompt:
+        problem = "add_generation_prompt and continue_final_message can't both be true"
+    elif not possible:
+        problem = "the last message is not an answer of the assistant's that could be gone on with"
+    else:
+        return
+    raise InvalidRequest(problem, param="continue_final_message")
+
+
 def choices(request: GenerationRequest) -> int:
     """Answers to give."""
     n = request.n or 1

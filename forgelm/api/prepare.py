@@ -174,7 +174,7 @@ class Preparer:
             variables.setdefault("reasoning_effort", request.reasoning_effort)
         if use is not None:
             messages = self._format.prepare(messages, use.tools)
-        return Conversation(
+        conversation = Conversation(
             messages,
             thinking=thinking,
             tools=request.tools if use is not None and self._format.native else None,
@@ -183,6 +183,8 @@ class Preparer:
             add_generation_prompt=request.add_generation_prompt is not False,
             merged=len(request.messages) - len(messages),
         )
+        fields.check_continuation(request, possible=conversation.continued)
+        return conversation
 
     # --- pieces ---
 
