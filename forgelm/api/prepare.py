@@ -125,8 +125,10 @@ class Preparer:
         wanted = fields.thinking(request, default=self._profile.chat.thinking)
         asked = request.max_completion_tokens or request.max_tokens
         room = self._room(request, asked, context)
-        prompt = self._prompter.chat(self._conversation(request, use, thinking=wanted), room)
-        thinking = self._thinker.of(prompt.opening, wanted=wanted)
+        conversation = self._conversation(request, use, thinking=wanted)
+        prompt = self._prompter.chat(conversation, room)
+        # Thinking comes before an answer's first word, and one that is gone on with has that.
+        thinking = self._thinker.of(prompt.opening, wanted=wanted and not conversation.continued)
         most = self._most(asked, prompt, context)
         job = self._job(
             request,
@@ -292,5 +294,5 @@ def _tool_format(wanted: str, template: ChatTemplate | None) -> ToolFormat:
     if not chosen.native or told:
         return chosen
     if wanted != "auto":
-        raise ModelError(f'tool_format "{wanted}" needs a chat template that shows tools; this model\'s doesn\'t')
+        raise ModelError(f"tool_format \"{wanted}\" needs a chat template that shows tools; this model's doesn't")
     return choose_format("", "generic")
