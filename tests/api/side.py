@@ -67,13 +67,14 @@ class Told:
 class Side:
     """A vocabulary, its template and what prepares requests for it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, template: str | None = None) -> None:
+        """The model at `path`, with its own template or another."""
         self.vocabulary = vocabulary = Vocabulary.open(path)
-        source = vocabulary.chat_template()
+        source = template or vocabulary.chat_template()
         assert source is not None
-        template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
+        compiled = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
         self.profile = starter_profile()
-        self.preparer = Preparer(self.profile, vocabulary, template)
+        self.preparer = Preparer(self.profile, vocabulary, compiled)
         self._pieces = vocabulary.showing(self.preparer.shown)
 
     def chat(self, content: Any = "Hi", **fields: Any) -> Prepared:

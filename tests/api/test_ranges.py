@@ -67,7 +67,7 @@ CHAT_OTHERS: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("", "very", 5, True, "LOW"),
 }
 TEXT_OTHERS: dict[str, tuple[Any, ...]] = {
-    "prompt": (None, 5, {}, [], [None], [1.5], ["a", "b"]),
+    "prompt": (None, 5, {}, [], [None], [1.5], ["a", 5], [[]], [["a"]], [[1], 2]),
     "suffix": (5, [], True),
 }
 STRUCTURED_OTHERS: dict[str, tuple[Any, ...]] = {
