@@ -62,7 +62,9 @@ class TextPrompts:
             raise UnsupportedParameter("this model has no tokens to fill in the middle with", param="suffix")
         prefix, suffix, middle = self._vocabulary.fim
         spelled = partial(self._vocabulary.tokenize, add_special=False, parse_special=False)
-        return _bytes([prefix, *spelled(before), suffix, *spelled(after), middle])
+        begin = self._vocabulary.tokenize("", add_special=True, parse_special=False)
+        bos = [token for token in begin if token == self._vocabulary.bos]
+        return _bytes([*bos, prefix, *spelled(before), suffix, *spelled(after), middle])
 
     def _checked(self, ids: list[int], param: str) -> bytes:
         size = self._vocabulary.size
