@@ -71,8 +71,12 @@ class Choice:
         if tokens and tokens[-1] in self._prepared.job.stop_tokens and finish == "stop":
             # The end token is counted and never shown, control token or not.
             tokens.pop()
-        text = self._spell(tokens, logprobs, last=finish is not None)
-        text, ended = self._match(text, finish, before)
+        # No stop string is looked for in tokens that must come.
+        must = max(0, self._prepared.job.min_tokens - before)
+        early = self._spell(tokens[:must], logprobs[:must], last=False) if must else ""
+        text, ended = self._match(self._spell(tokens[must:], logprobs[must:], last=finish is not None), finish)
+        text = early + text
+        self._shown += len(text)
         self.finished = ended is not None
         entries = self._logprobs.release(self._shown, last=self.finished) if self._logprobs else []
         self._keep(text, tokens, ended)
@@ -94,17 +98,15 @@ class Choice:
                 text += piece
         return text + self._detokenizer.flush() if last else text
 
-    def _match(self, text: str, finish: Finish | None, before: int) -> tuple[str, Finish | None]:
+    def _match(self, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
         matcher = self._matcher
-        # Tokens that must come can't be taken for an end.
-        if matcher is not None and self._prepared.job.min_tokens <= before:
+        if matcher is not None:
             text, found = matcher.feed(text)
             if found is not None:
                 self._client.complete(self._ticket, self.index)
                 finish = "stop"
             elif finish is not None:
                 text += matcher.flush()
-        self._shown += len(text)
         return text, finish
 
     def _parse(self, text: str, *, last: bool) -> list[Event]:

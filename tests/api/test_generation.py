@@ -43,11 +43,11 @@ class Continuation:
 class Run:
     """One request whose tokens the test delivers."""
 
-    def __init__(self, *stops: str) -> None:
+    def __init__(self, *stops: str, min_tokens: int = 0) -> None:
         self.client = EngineClient(Limits(), Metrics())
         self.client.attach(Engine())  # type: ignore[arg-type]
         self.continuation = Continuation()
-        job = Job(b"\0\0\0\0", 10, Sampling(), (4,))
+        job = Job(b"\0\0\0\0", 10, Sampling(), (4,), min_tokens=min_tokens)
         prepared = Prepared(job, True, stops, True, False, None, self.continuation)  # type: ignore[arg-type]
         self.generation = Generation(prepared, self.client, PIECES)
 
@@ -111,3 +111,22 @@ async def test_cached_tokens_are_those_of_any_delta(first: int, last: int) -> No
     assert run.generation.ticket.cached == first
     run.deliver(1, finish="length", cached=last)
     assert run.generation.ticket.cached == max(first, last)
+
+
+@pytest.mark.parametrize("steps", [[(0, 1, 2, 3)], [(0,), (1,), (2,), (3,)], [(0, 1), (2, 3)], [(0,), (1, 2, 3)]])
+@pytest.mark.parametrize(
+    ("least", "stop", "text"), [(0, "lo", "Hel"), (2, "lo", "Hello world"), (1, "lo", "Hel"), (2, "wo", "Hello ")]
+)
+async def test_stop_strings_are_looked_for_behind_the_least_tokens(
+    steps: list[tuple[int, ...]], least: int, stop: str, text: str
+) -> None:
+    """Tokens that came while the reader was busy were let through together with those that must come."""
+    run = Run(stop, min_tokens=least)
+    said = ""
+    for tokens in steps:
+        run.deliver(*tokens, finish="length" if tokens[-1] == 3 else None)
+        piece, finish = await run.next()
+        said += piece
+        if finish:
+            break
+    assert (said, finish) == (text, "length" if text == "Hello world" else "stop")
