@@ -48,6 +48,9 @@ class Choice:
         self.tokens = 0
         """Drawn so far."""
         self.reasoning_tokens = 0
+        """Of these, before the end of the thinking."""
+        self._thought = False
+        """Its closing mark came."""
         self._continuation = prepared.continuation
         """None when there is nothing to remember, or no more."""
         self._said: list[str] = []
@@ -81,6 +84,8 @@ class Choice:
         entries = self._logprobs.release(self._shown, last=self.finished) if self._logprobs else []
         self._keep(text, tokens, ended)
         events = self._parse(text, last=self.finished)
+        if self._prepared.reading.marks is not None and not self._thought:
+            self._count(events, tokens, before)
         # A call that was broken off may lack something of its arguments.
         if ended == "stop" and self._parser is not None and self._parser.called and not self._parser.cut:
             ended = "tool_calls"
@@ -114,9 +119,17 @@ class Choice:
         if parser is None:
             return [Content(text)] if text else []
         events = parser.feed(text)
-        if events and isinstance(events[-1], Reasoning):
-            self.reasoning_tokens = self.tokens
         return events + parser.flush() if last else events
+
+    def _count(self, events: list[Event], tokens: list[int], before: int) -> None:
+        """Count tokens of thinking, of which the closing mark is none."""
+        reading = self._prepared.reading
+        thinks = any(isinstance(event, Reasoning) for event in events)
+        if reading.close in tokens and (thinks or reading.opened or self.reasoning_tokens):
+            self._thought = True
+            self.reasoning_tokens = before + tokens.index(reading.close)
+        elif thinks:
+            self.reasoning_tokens = before + len(tokens)
 
     def _keep(self, text: str, tokens: list[int], finish: Finish | None) -> None:
         if self._continuation is not None:

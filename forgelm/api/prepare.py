@@ -45,6 +45,8 @@ class Reading(msgspec.Struct, frozen=True):
     """The prompt has begun it."""
     calls: CallParser | None = None
     """Reads tool calls, where there may be any."""
+    close: int | None = None
+    """The closing mark's token, if it is one."""
 
     @property
     def plain(self) -> bool:
@@ -116,10 +118,9 @@ class Preparer:
         """A `/v1/chat/completions` body. Raises `RequestError` naming the field."""
         request = fields.decode_chat(body)
         self._check_common(request)
-        if len(request.messages) > MAX_MESSAGES:
-            raise InvalidRequest(
-                f"at most {MAX_MESSAGES} messages are taken, not {len(request.messages)}", param="messages"
-            )
+        count = len(request.messages)
+        if count > MAX_MESSAGES:
+            raise InvalidRequest(f"at most {MAX_MESSAGES} messages are taken, not {count}", param="messages")
         use = tool_use(request)
         grammar = self._grammar(request)
         wanted = fields.thinking(request, default=self._profile.chat.thinking)
@@ -140,7 +141,8 @@ class Preparer:
             budget=self._thinker.budget(fields.thinking_budget(request), thinking, most, calls=self._opening(use)),
         )
         calls = self._format.parser(use.tools) if use else None
-        return self._finish(request, job, prompt, reading=Reading(thinking.marks, thinking.opened, calls))
+        reading = Reading(thinking.marks, thinking.opened, calls, self._thinker.close)
+        return self._finish(request, job, prompt, reading=reading)
 
     def completion(self, body: bytes, context: int) -> Prepared:
         """A `/v1/completions` body. Raises `RequestError` naming the field."""

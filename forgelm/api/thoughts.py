@@ -17,6 +17,8 @@ class Thinker:
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate | None) -> None:
         self._vocabulary = vocabulary
         self.marks = find_reasoning(template.source) if template else None
+        self.close = vocabulary.special(self.marks.close) if self.marks else None
+        """The closing mark's token, if it is one."""
 
     def of(self, opening: str, *, wanted: bool) -> Thinking:
         """How the answer to a prompt that ends with `opening` may begin."""
@@ -32,7 +34,7 @@ class Thinker:
         if tokens is None or marks is None or not thinking.comes_first:
             return None
         special = self._vocabulary.special
-        begin, close, call = special(marks.open), special(marks.close), special(calls) if calls else None
+        begin, close, call = special(marks.open), self.close, special(calls) if calls else None
         if close is None or begin is None:
             raise UnsupportedParameter("this model's thinking can't be bounded", param="thinking_token_budget")
         closing = tuple(

@@ -96,17 +96,29 @@ async def test_a_model_that_never_thinks_has_no_such_field(smollm: Side) -> None
     assert told.message == {"role": "assistant", "content": "<think>Hello</think>"}
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@SIZES
 @pytest.mark.parametrize(
     ("said", "thought"),
-    [("One two three\n</think>\n\nFour five", "One two three\n</think>"), ("Four", "Four"), ("</think>\n\nFive", "")],
+    [
+        ("One two three\n</think>\n\nFour five", "One two three\n"),
+        ("<think>One</think>Two</think>Three", "<think>One"),
+        ("</think>\n\nFive", ""),
+    ],
 )
 async def test_thinking_is_counted(qwen: Side, said: str, thought: str, size: int) -> None:
+    """Thinking whose end came together with other tokens counted for nothing."""
     told = await qwen.answer(thinking(qwen, stream_options={"include_usage": True}), said, size=size)
     usage = told.whole["usage"]
     assert told.events[-1]["usage"] == usage
     assert usage["completion_tokens"] == len(qwen.tokens(said)) + 1
-    assert abs(usage["completion_tokens_details"]["reasoning_tokens"] - len(qwen.tokens(thought))) <= 2
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == len(qwen.tokens(thought))
+
+
+@SIZES
+@pytest.mark.parametrize("said", ["Hello", "Hello</think> you", "</think>"])
+async def test_an_answer_at_once_counts_none(qwen: Side, said: str, size: int) -> None:
+    told = await qwen.answer(at_once(qwen), said, size=size)
+    assert told.whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
 
 
 @SIZES
@@ -242,4 +254,4 @@ async def test_each_choice_has_its_own_calls(qwen: Side, size: int) -> None:
 async def test_thinking_is_counted_over_all_choices(qwen: Side, size: int) -> None:
     told = await qwen.answer(thinking(qwen, n=2), "one\n</think>\n\nTwo", "three", size=size)
     counted = told.whole["usage"]["completion_tokens_details"]["reasoning_tokens"]
-    assert 2 <= counted <= told.whole["usage"]["completion_tokens"]
+    assert counted == len(qwen.tokens("one\n")) + len(qwen.tokens("three"))
