@@ -17,7 +17,7 @@ def answer_grammar(request: StructuredFields) -> str | None:
 
     Raises `InvalidRequest` naming the field for what can't be enforced, and for two forms at once.
     """
-    asked = [name for name in STRUCTURED if _asks(getattr(request, name))]
+    asked = [name for name in STRUCTURED if _asks(name, getattr(request, name))]
     if len(asked) > 1:
         raise InvalidRequest(f"{asked[0]} and {asked[1]} can't both be followed: send one", param=asked[1])
     if not asked:
@@ -29,8 +29,9 @@ def answer_grammar(request: StructuredFields) -> str | None:
     return _READERS[name](value, name)
 
 
-def _asks(value: Any) -> bool:
-    return value is not None and value != {"type": "text"}
+def _asks(name: str, value: Any) -> bool:
+    # As a schema `{"type": "text"}` is a mistake, to be refused.
+    return value is not None and not (name == "response_format" and value.get("type") == "text")
 
 
 def _newer(value: dict[str, Any]) -> str | None:
@@ -39,6 +40,8 @@ def _newer(value: dict[str, Any]) -> str | None:
         raise InvalidRequest("structured_outputs must hold exactly one form", param="structured_outputs")
     key, param = asked[0], f"structured_outputs.{asked[0]}"
     if key == "json_object":
+        if value[key] is not True:
+            raise InvalidRequest(f"{param} must be true or false", param=param)
         return structured.json_object(param)
     if key not in _NEWER:
         raise UnsupportedParameter(f"structured_outputs can't hold {key[:40]!r}", param=param)

@@ -69,9 +69,9 @@ def test_each_field_is_a_grammar(smollm: Side, model: Model, fields: dict[str, A
     assert not model.takes(constraint, f" {good}")
 
 
-@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"grammar": None}], ids=str)
-def test_no_form_is_no_grammar(smollm: Side, fields: dict[str, Any]) -> None:
-    assert grammar(smollm, **fields) is None
+@pytest.mark.parametrize("form", [None, {"type": "text"}, {"type": "text", "json_schema": None}], ids=str)
+def test_no_form_is_no_grammar(smollm: Side, form: Any) -> None:
+    assert grammar(smollm, response_format=form, grammar=None) is None
 
 
 def test_text_beside_a_form_is_that_form(smollm: Side) -> None:
@@ -128,6 +128,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": {"type": "string", "maxLength": -1}}, "guided_json.maxLength"),
     ({"guided_json": {"not": {"type": "string"}}}, "guided_json.not"),
     ({"guided_json": {"type": "strange"}}, "guided_json.type"),
+    ({"guided_json": {"type": "text"}}, "guided_json.type"),
+    ({"json_schema": {"type": "text"}}, "json_schema.type"),
     ({"guided_json": False}, "guided_json"),
     ({"guided_json": {"enum": []}}, "guided_json.enum"),
     # forms that are none
@@ -143,6 +145,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
     ({"structured_outputs": {"json": "{}"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json_object": "no"}}, "structured_outputs.json_object"),
+    ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object"),
     ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
     ({"structured_outputs": {"choice": "a"}}, "structured_outputs.choice"),
     ({"structured_outputs": {"choice": [5]}}, "structured_outputs.choice"),
