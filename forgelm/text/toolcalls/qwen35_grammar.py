@@ -38,6 +38,10 @@ def write_function(writer: Writer, tool: Tool, param: str) -> str:
         embed_schema({"type": "object", **tool.parameters}, param)
     head, end = literal(f"<function={tool.name}>\n"), literal("</function>\n")
     known, needed = properties(tool.parameters), required(tool.parameters)
+    for name in known:
+        # There is no way to write these: the parser takes what is before them for the name.
+        if ">" in name or "\n" in name:
+            refuse(f"a parameter called {name[:40]!r} can't be given in the way this model calls tools", param)
     if not known:
         return f"{head} {_unknown(writer, tool)} {end}"
     values = {
