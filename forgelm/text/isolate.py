@@ -72,7 +72,10 @@ class Isolator:
                 sign = _free_sign(conversation)
                 return self._replace(conversation, sign), sign
         except RecursionError:
-            raise InvalidRequest("tools, arguments or chat_template_kwargs are nested too deeply.") from None
+            # The client's name of each part; the calls of messages are the only deep thing in those.
+            parts = {"tools": conversation.tools, "chat_template_kwargs": conversation.variables}
+            param = next((name for name, part in parts.items() if _too_deep(part)), "messages")
+            raise InvalidRequest(f"{param} is nested too deeply.", param=param) from None
 
     def answer(self, text: str) -> str | None:
         """An answer as `isolate` would leave it when it is sent back; None if its placeholders would be others."""
@@ -186,6 +189,14 @@ def _free_sign(conversation: Conversation) -> str:
     if free is None:
         raise InvalidRequest("The messages hold every letter of the Tangut script.", param="messages")
     return free
+
+
+def _too_deep(value: Any) -> bool:
+    try:
+        _each_text(value, lambda text: text)
+    except RecursionError:
+        return True
+    return False
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
