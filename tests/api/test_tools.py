@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from forgelm.api.tools import MAX_TOOLS
 from forgelm.llama.vocab import Vocabulary
-from tests.api.live import CHAT, Live
 from tests.api.side import Side
 from tests.text.toolcalls.following import Model
 
@@ -200,80 +198,6 @@ def test_16_a_bound_of_a_strict_tool_holds(qwen: Side, model: Model) -> None:
     assert constraint is not None
     assert model.takes(constraint, called("look", text="a" * 20))
     assert not model.takes(constraint, called("look", text="a" * 21))
-
-
-# --- refused -----------------------------------------------------------------------------------------------------
-
-
-def with_function(**fields: Any) -> list[dict[str, Any]]:
-    return [WAIT, {"type": "function", "function": {"name": "look", **fields}}]
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{}]}, "tools[0].function"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": None}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": []}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function"),
-    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
-    ({"tools": [{"type": 5, "function": {"name": "x"}}]}, "tools[0].type"),
-    ({"tools": [{"type": ["function"], "function": {"name": "x"}}]}, "tools[0].type"),
-    ({"tools": with_function(name=5)}, "tools[1].function"),
-    ({"tools": with_function(name="")}, "tools[1].function.name"),
-    ({"tools": with_function(name="a b")}, "tools[1].function.name"),
-    ({"tools": with_function(name="a>b")}, "tools[1].function.name"),
-    ({"tools": with_function(name="a\n")}, "tools[1].function.name"),
-    ({"tools": with_function(name="é")}, "tools[1].function.name"),
-    ({"tools": with_function(name="a" * 129)}, "tools[1].function.name"),
-    ({"tools": with_function(name="wait")}, "tools[1].function.name"),
-    ({"tools": with_function(description=5)}, "tools[1].function"),
-    ({"tools": with_function(strict="yes")}, "tools[1].function"),
-    ({"tools": with_function(parameters=[])}, "tools[1].function"),
-    ({"tools": with_function(parameters="{}")}, "tools[1].function"),
-    ({"tools": with_function(parameters={"type": "string"})}, "tools[1].function.parameters"),
-    ({"tools": with_function(parameters={"type": ["object"]})}, "tools[1].function.parameters"),
-    ({"tools": [tool(f"t{n}") for n in range(MAX_TOOLS + 1)]}, "tools"),
-    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "jump"}}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": 5}}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {}}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"function": {"name": "wait"}}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {}}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": "wait"}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": "Required"}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": ""}, "tool_choice"),
-    ({"tools": [], "tool_choice": "required"}, "tool_choice"),
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"tool_choice": NAMED}, "tool_choice"),
-]
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: json.dumps(value)[:60])
-def test_23_tools_that_cant_be_served(live: Live, fields: dict[str, Any], param: str) -> None:
-    """A name that doesn't exist gave a free answer, and wrong declarations a 500 (case 23)."""
-    for stream in (False, True):
-        answer = live.post(CHAT, {"messages": HISTORY[:1], "stream": stream, **fields})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-        assert len(answer.content) < 800
-
-
-@pytest.mark.parametrize(
-    ("schema", "param"),
-    [
-        ({"type": "string", "pattern": "("}, "properties.text.pattern"),
-        ({"type": "string", "pattern": "(?=x)"}, "properties.text.pattern"),
-        ({"type": "strange"}, "properties.text.type"),
-        ({"$ref": "#/nowhere"}, "properties.text.$ref"),
-        ({"type": "array", "items": {"not": {}}}, "properties.text.items.not"),
-        ({"type": "string", "maxLength": 10_000_000}, "properties.text.maxLength"),
-    ],
-    ids=str,
-)
-def test_15_16_a_strict_tools_schema_is_kept_or_refused(qwen: Side, schema: dict[str, Any], param: str) -> None:
-    """Strict schemas that couldn't be compiled were dropped, and the answer was free (cases 15, 16)."""
-    error = qwen.refusal(tools=[WAIT, tool("look", {"text": schema}, strict=True)])
-    assert (error.status, error.param) == (400, f"tools[1].function.parameters.{param}")
 
 
 def test_a_schema_that_cant_be_kept_is_fine_for_tools_that_arent_strict(qwen: Side, model: Model) -> None:
