@@ -147,6 +147,26 @@ def test_ignore_eos_goes_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
+def test_stop_tokens_of_the_requests_own(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end an answer unseen, as end tokens do, and whether those count or not."""
+    token = expected.tokens(5)[4]
+    for fields in ({}, {"ignore_eos": True}):
+        choice = complete(live, max_tokens=20, stop_token_ids=[token, 7], **fields)["choices"][0]
+        assert (choice["text"], choice["finish_reason"]) == (expected.text(live, 4), "stop")
+    ends = live.service.vocabulary.end_tokens()
+    body = {"prompt": PROMPT, "max_tokens": 1, "stop_token_ids": [7, ends[0]]}
+    assert sent(live, monkeypatch, TEXT, body).stop_tokens == (*ends, 7)
+
+
+def test_nothing_ends_an_answer_before_its_least_tokens(live: Live) -> None:
+    """Neither a stop token nor a stop string; the first of each behind them does."""
+    tokens, pieces = expected.tokens(5), expected.pieces(live, 5)
+    choice = complete(live, max_tokens=9, min_tokens=9, stop_token_ids=[tokens[2]])["choices"][0]
+    assert choice["finish_reason"] == "length"
+    choice = complete(live, max_tokens=5, min_tokens=3, stop=[pieces[1], pieces[4]])["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (expected.text(live, 4), "stop")
+
+
 # --- text --------------------------------------------------------------------------------------------------------
 
 
@@ -275,7 +295,3 @@ def test_22_unknown_fields_change_nothing(live: Live) -> None:
     ).json()
     assert odd["choices"] == plain["choices"]
     assert odd["usage"] == plain["usage"]
-
-
-def test_chat_template_kwargs_reach_the_template(live: Live) -> None:
-    assert live.chat(max_tokens=1, chat_template_kwargs={"enable_thinking": False, "x": 1}).status_code == 200
