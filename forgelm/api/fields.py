@@ -90,6 +90,18 @@ def check_continuation(request: ChatRequest, *, possible: bool) -> None:
     raise InvalidRequest(problem, param="continue_final_message")
 
 
+def asked_tokens(request: GenerationRequest) -> int | None:
+    """The answer's length at most; None: not said."""
+    if request.n_predict == 0:
+        raise InvalidRequest("n_predict must be −1 or at least 1", param="n_predict")
+    newer = request.max_completion_tokens if isinstance(request, ChatRequest) else None
+    asked = newer or request.max_tokens or request.n_predict
+    asked = None if asked == -1 else asked
+    if asked is not None and (request.min_tokens or 0) > asked:
+        raise InvalidRequest(f"min_tokens is {request.min_tokens}, more than the {asked} at most", param="min_tokens")
+    return asked
+
+
 def choices(request: GenerationRequest) -> int:
     """Answers to give."""
     n = request.n or 1

@@ -124,7 +124,7 @@ class Preparer:
         use = tool_use(request)
         grammar = self._grammar(request)
         wanted = fields.thinking(request, default=self._profile.chat.thinking)
-        asked = request.max_completion_tokens or request.max_tokens
+        asked = fields.asked_tokens(request)
         room = self._room(request, asked, context)
         conversation = self._conversation(request, use, thinking=wanted)
         prompt = self._prompter.chat(conversation, room)
@@ -151,14 +151,15 @@ class Preparer:
         if request.echo and request.logprobs is not None:
             raise UnsupportedParameter("log-probabilities of the prompt are not supported: send no echo", param="echo")
         grammar = self._grammar(request)
-        room = self._room(request, request.max_tokens, context)
+        asked = fields.asked_tokens(request)
+        room = self._room(request, asked, context)
         prepared = []
         for given in self._texts.given(request):
             prompt = self._texts.prompt(given, request.suffix, room)
             job = self._job(
                 request,
                 prompt,
-                self._most(request.max_tokens, prompt, context),
+                self._most(asked, prompt, context),
                 self._profile.sampling.plain,
                 logprobs=-1 if request.logprobs is None else request.logprobs,
                 constraint=Constraint(grammar) if grammar is not None else None,

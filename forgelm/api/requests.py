@@ -113,6 +113,8 @@ class GenerationRequest(StructuredFields, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = None
+    n_predict: Annotated[int, Meta(ge=-1, le=10_000_000)] | None = None
+    """llama-server's name of `max_tokens`; −1 is no bound."""
     min_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
     """No end token is drawn, and no stop string looked for, before so many tokens."""
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None

@@ -36,6 +36,7 @@ INTEGERS: dict[str, tuple[Any, ...]] = {
     "mirostat": (-1, 3),
     "seed": (2**63, -(2**63) - 1),
     "max_tokens": (0, -1, 10_000_001, 2**63),
+    "n_predict": (0, -2, 10_000_001),
     "min_tokens": (-1, 10_000_001),
     "n": (0, -1, 129, 2**31),
 }
@@ -132,6 +133,11 @@ def test_35_values_that_a_field_does_not_take(smollm: Side, path: str, field: st
         assert len(str(error)) < 500
 
 
+def test_an_answer_cant_be_longer_at_least_than_at_most(smollm: Side) -> None:
+    assert named(refused(smollm, CHAT, message("Hi") | {"max_completion_tokens": 4, "min_tokens": 5})) == "min_tokens"
+    assert named(refused(smollm, TEXT, {"prompt": "Hi", "n_predict": 4, "min_tokens": 5})) == "min_tokens"
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize(("path", "field"), CASES)
 def test_35_numbers_that_json_lacks(smollm: Side, path: str, field: str, value: str) -> None:
@@ -169,7 +175,7 @@ EDGES: list[dict[str, Any]] = [
     {"xtc_probability": 1, "xtc_threshold": 0, "mirostat": 2, "mirostat_tau": 100, "mirostat_eta": 1},
     {"xtc_probability": 0, "xtc_threshold": 1, "mirostat": 1, "mirostat_tau": 0, "mirostat_eta": 0},
     {"seed": 2**63 - 1, "n": 1, "min_tokens": 0, "stop_token_ids": [0, 49151]},
-    {"seed": -(2**63), "min_tokens": 10_000_000, "stop_token_ids": [5] * 128},
+    {"seed": -(2**63), "min_tokens": 1, "n_predict": -1, "stop_token_ids": [5] * 128},
     {"dry_multiplier": 1, "dry_sequence_breakers": ["x"] * 64, "logit_bias": {"0": -100, "49151": 100}},
 ]
 

@@ -3,8 +3,8 @@
 import ctypes
 from collections.abc import Iterable
 
-from llama_cpp import llama_cpp
 import numpy as np
+from llama_cpp import llama_cpp
 
 
 class Theirs:

@@ -17,7 +17,10 @@ from tests.engine_model.drive import GREEDY, Server, backend, reference_rows, re
 CACHE = Cache(sequences=10)
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
     # A model of random weights would fill its answer with white space.

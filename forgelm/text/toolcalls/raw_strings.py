@@ -14,8 +14,8 @@ from forgelm.text.toolcalls.schemas import Schema
 BOUNDS = frozenset(("pattern", "minLength", "maxLength", "format"))
 """Keywords of a schema that say which strings are meant."""
 LONGEST = 8_192
-"""The longest bound of a length that is enforced: a lexer has several states for each character, and may have only so
-many. Longer ones are left to the limit of tokens."""
+"""The longest bound of a length that can be enforced: a lexer has several states for each character, and may have only
+so many."""
 FORMATS = {
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "ipv4": r"((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
@@ -51,8 +51,11 @@ def _conditions(bounds: Schema, param: str) -> list[str]:
     checked = normalize({"type": "string", **bounds}, param)
     if not isinstance(checked, dict):
         refuse("no string is valid", param)
-    least, most = checked.get("minLength", 0), checked.get("maxLength", LONGEST + 1)
-    parts = [f"/(?s:.){{{min(least, LONGEST)},{most if most <= LONGEST else ''}}}/"]
+    least, most = checked.get("minLength", 0), checked.get("maxLength")
+    for key in ("minLength", "maxLength"):
+        if checked.get(key, 0) > LONGEST:
+            refuse(f"more than {LONGEST} can't be enforced in the way this model calls tools", f"{param}.{key}")
+    parts = [f"/(?s:.){{{least},{'' if most is None else most}}}/"]
     if "pattern" in checked:
         parts.append(f"/{anchored(checked['pattern'])}/")
     if "format" in checked:
