@@ -70,6 +70,11 @@ def one(server: Served, content: Any = "Say hello.", **fields: Any) -> Choice:
     return plain
 
 
+def both(server: Served, content: Any = "Say hello.", **fields: Any) -> list[Choice]:
+    """The choices of an answer, whole and streamed. The two needn't be the same: what is drawn hangs by a hair."""
+    return [*whole(server, content, **fields), *streamed(server, content, **fields)]
+
+
 def streamed(server: Served, content: Any = "Say hello.", **fields: Any) -> list[Choice]:
     """The choices of a streamed answer."""
     choices: dict[int, Choice] = {}

@@ -7,8 +7,7 @@ from typing import Any
 import jsonschema
 
 from forgelm.llama.vocab import Vocabulary
-from tests.processes.asking import Choice, streamed, whole
-from tests.processes.serving import Served
+from tests.processes.asking import Choice
 
 THINK: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
 THINKING, ANSWERING = "<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -42,11 +41,6 @@ RESPONSE = {"type": "json_schema", "json_schema": {"name": "form", "schema": {**
 def bias(vocabulary: Vocabulary, *marks: str) -> dict[str, float]:
     """Draws these special tokens wherever they are allowed."""
     return {str(vocabulary.special(mark)): 100.0 for mark in marks}
-
-
-def both(server: Served, content: Any = "Say hello.", **fields: Any) -> list[Choice]:
-    """The choices of an answer, whole and streamed. Noise is nearly even, so the two needn't be the same noise."""
-    return [*whole(server, content, **fields), *streamed(server, content, **fields)]
 
 
 def turn(role: str, text: str) -> str:

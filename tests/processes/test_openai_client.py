@@ -119,7 +119,8 @@ def metrics(server: Served) -> str:
     [
         ({"temperature": 5}, openai.BadRequestError, "invalid_value", "temperature"),
         ({"messages": []}, openai.BadRequestError, "invalid_value", "messages"),
-        ({"n": 2}, openai.BadRequestError, "unsupported_parameter", "n"),
+        ({"n": 129}, openai.BadRequestError, "invalid_value", "n"),
+        ({"modalities": ["audio"]}, openai.BadRequestError, "unsupported_parameter", "modalities"),
         ({"model": "gpt-4o"}, openai.NotFoundError, "model_not_found", "model"),
         (
             {"messages": [{"role": "user", "content": "word " * 9000}]},

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from forgelm.llama.vocab import Vocabulary
-from tests.processes.asking import Choice, ask, refused
+from tests.processes.asking import Choice, ask, both, refused
 from tests.processes.qwen import (
     CUT_SHORT,
     FORM,
@@ -18,7 +18,6 @@ from tests.processes.qwen import (
     THINK,
     TOOLS,
     bias,
-    both,
     called,
     check_calls,
     result,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.models import QWEN_TEMPLATE
-from tests.processes.asking import ask, lives, refused
-from tests.processes.qwen import ANSWERING, THINK, THINKING, TOOLS, both, called, calling, result, resulted, turn, user
+from tests.processes.asking import ask, both, lives, refused
+from tests.processes.qwen import ANSWERING, THINK, THINKING, TOOLS, called, calling, result, resulted, turn, user
 from tests.processes.serving import Served
 
 pytestmark = [pytest.mark.server, pytest.mark.model]

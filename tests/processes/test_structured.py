@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.processes.asking import Choice, ask, lives, one, refused, whole
+from tests.processes.asking import Choice, ask, both, lives, one, refused, whole
 from tests.processes.serving import Served
 
 pytestmark = [pytest.mark.server, pytest.mark.model]
@@ -60,9 +60,9 @@ def check(choice: Choice, schema: Any) -> None:
 
 @pytest.mark.parametrize("drawing", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_a_schema_is_followed(real: Served, drawing: dict[str, Any]) -> None:
-    choice = one(real, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=60, **drawing)
-    assert choice.finish == "stop"
-    check(choice, CITY)
+    for choice in both(real, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=60, **drawing):
+        assert choice.finish == "stop"
+        check(choice, CITY)
 
 
 def test_all_names_of_a_schema_are_one(real: Served) -> None:
@@ -92,8 +92,8 @@ def test_all_names_of_a_schema_are_one(real: Served) -> None:
 )
 @pytest.mark.parametrize("drawing", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_a_form_is_followed(real: Served, form: dict[str, Any], pattern: str, drawing: dict[str, Any]) -> None:
-    choice = one(real, "Is it good? Name numbers.", max_tokens=24, **form, **drawing)
-    assert choice.finish == "length" or re.fullmatch(pattern, choice.content), choice.content
+    for choice in both(real, "Is it good? Name numbers.", max_tokens=24, **form, **drawing):
+        assert choice.finish == "length" or re.fullmatch(pattern, choice.content), choice.content
 
 
 def test_any_object(real: Served) -> None:
@@ -179,7 +179,8 @@ def test_ignore_eos_does_not_go_on_behind_a_form(real: Served) -> None:
 
 def test_13_schemas_that_refer_to_themselves(real: Served) -> None:
     for drawing in ({}, DRAWN):
-        check(one(real, "A list as JSON.", response_format=of_schema(TREE), max_tokens=50, **drawing), TREE)
+        for choice in both(real, "A list as JSON.", response_format=of_schema(TREE), max_tokens=50, **drawing):
+            check(choice, TREE)
     path = "response_format.json_schema.schema"
     assert refused(real, response_format=of_schema({"$ref": "#"})) == f"{path}.$ref"
     assert refused(real, response_format=of_schema(ENDLESS)) == path
