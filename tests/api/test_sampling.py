@@ -116,6 +116,15 @@ def test_breakers_are_the_tokens_that_hold_one(smollm: Side) -> None:
     assert breakers(smollm, dry_sequence_breakers=list(BREAKERS)) == holding
 
 
+def test_breakers_mean_themselves(smollm: Side) -> None:
+    """All are looked for at once, by one pattern; none of them is one."""
+    pieces = smollm.vocabulary.pieces
+    texts = [".", "a|b", "[", "\\", "é"]
+    holding = {token for token in range(smollm.vocabulary.size) if any(b.encode() in pieces[token] for b in texts)}
+    last = {smollm.tokens(text)[-1] for text in texts}
+    assert breakers(smollm, dry_sequence_breakers=texts) == holding | last
+
+
 def test_a_breaker_of_several_tokens_counts_as_its_last_one(smollm: Side) -> None:
     text = "extraordinarily long; breaker"
     assert breakers(smollm, dry_sequence_breakers=[text]) == {smollm.tokens(text)[-1]}
