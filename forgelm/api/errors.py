@@ -47,20 +47,24 @@ def headers(error: RequestError) -> dict[str, str]:
 
 def decode_problem(error: Exception, body: bytes) -> InvalidRequest:
     """What is wrong with a body that didn't decode, naming the field."""
-    text = str(error)
     if isinstance(error, msgspec.ValidationError):
-        path = _PATH.search(text)
-        field = path.group(1) if path else ""
-        missing = _MISSING.search(text)
-        if missing:
-            field = f"{field}.{missing.group(1)}" if field else missing.group(1)
-        message = _PATH.sub("", text)
-        return InvalidRequest(f"{field}: {message}" if field else message, param=field or None)
+        return mistyped(error)
     try:
         body.decode()
     except UnicodeDecodeError as bad:
         return InvalidRequest(f"the body is not UTF-8: byte {bad.start} is invalid")
-    return _json_problem(text, body)
+    return _json_problem(str(error), body)
+
+
+def mistyped(error: msgspec.ValidationError, at: str = "") -> InvalidRequest:
+    """What msgspec says of a value, naming the field; `at` is the value's own."""
+    text = str(error)
+    path, missing = _PATH.search(text), _MISSING.search(text)
+    # "[...]" stands for a key of a mapping, which msgspec doesn't tell.
+    parts = (at, path.group(1).removesuffix("[...]") if path else "", missing.group(1) if missing else "")
+    field = ".".join(filter(None, parts))
+    message = _PATH.sub("", text)
+    return InvalidRequest(f"{field}: {message}" if field else message, param=field or None)
 
 
 def _json_problem(text: str, body: bytes) -> InvalidRequest:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from forgelm.api.errors import mistyped
 from forgelm.api.requests import ChatRequest, FunctionDefinition
 from forgelm.errors import InvalidRequest, UnsupportedParameter
 from forgelm.text.structured import embed_schema
@@ -43,7 +44,7 @@ def _tool(definition: dict[str, Any], at: str) -> Tool:
     try:
         function = msgspec.convert(definition.get("function"), FunctionDefinition)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{at}.function: {error}", param=f"{at}.function") from None
+        raise mistyped(error, f"{at}.function") from None
     if not NAME.fullmatch(function.name):
         raise InvalidRequest(
             f"{at}.function.name must be 1 to 128 letters, digits or any of _ . : / -", param=f"{at}.function.name"

@@ -204,6 +204,12 @@ def test_10_biases_that_cant_be_served(smollm: Side, bias: Any) -> None:
     assert len(str(error)) < 300
 
 
+@pytest.mark.parametrize("value", ["1", None, []])
+def test_a_value_of_a_mapping_is_named_by_the_field(smollm: Side, value: Any) -> None:
+    """msgspec tells no key of a mapping: `logit_bias[...]` named nothing that a client has."""
+    assert smollm.refusal(logit_bias={"5": value}).param == "logit_bias"
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("form", ['{"5": %s}', "[[5, %s]]"])
 def test_10_biases_that_are_no_numbers(smollm: Side, form: str, value: str) -> None:

@@ -285,7 +285,7 @@ def test_16_a_long_parameter(real: Served, length: int, strict: bool) -> None:
         (tool("", ZONE), "tools[0].function.name"),
         (tool("two words", ZONE), "tools[0].function.name"),
         (tool("f", {"type": "string"}), "tools[0].function.parameters"),
-        (tool("f", "none"), "tools[0].function"),
+        (tool("f", "none"), "tools[0].function.parameters"),
     ],
     ids=str,
 )
