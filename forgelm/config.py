@@ -230,7 +230,7 @@ class SamplingDefaults(Section, frozen=True):
     top_n_sigma: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10.0)] | None = None
     dry_multiplier: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
     xtc_probability: Probability | None = None
     xtc_threshold: Probability | None = None

@@ -14,7 +14,7 @@ from forgelm import log
 from forgelm.api.errors import envelope, headers
 from forgelm.api.generate import Generation, Said
 from forgelm.api.sse import PING, Writer
-from forgelm.errors import EngineFailed, InternalError, RequestError
+from forgelm.errors import InternalError, RequestError
 from forgelm.llama.vocab import Vocabulary
 
 _STREAM_HEADERS = [
@@ -84,7 +84,7 @@ class Answer:
         while not self._generation.finished:
             try:
                 said += await self._generation.next()
-            except EngineFailed as error:
+            except RequestError as error:
                 await _send_json(send, error.status, envelope(error), headers(error))
                 return
         if not self._generation.ticket.aborted:
@@ -93,7 +93,7 @@ class Answer:
 
 def _reported(error: Exception) -> RequestError:
     """What a client is told of `error`; a bug of ours goes to the log."""
-    if isinstance(error, EngineFailed):
+    if isinstance(error, RequestError):
         return error
     log.get("api").error("unhandled exception in a stream", exc_info=error)
     return InternalError("the server failed on this request; its log has the details")

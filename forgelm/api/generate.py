@@ -11,6 +11,7 @@ from forgelm.api.engine_client import EngineClient, failure
 from forgelm.api.logprobs import Entry, Ledger
 from forgelm.api.mailbox import Mailbox, Ticket
 from forgelm.api.prepare import Prepared
+from forgelm.errors import InvalidRequest
 from forgelm.ipc.messages import TokenLogprobs
 from forgelm.text.detokenize import Detokenizer, Pieces
 from forgelm.text.output import Content, Event, Reasoning
@@ -60,7 +61,7 @@ class Choice:
     def read(self) -> Said | None:
         """What came since the last call; None where nothing did.
 
-        Raises `EngineFailed` when the engine died or refused.
+        Raises `EngineFailed` when the engine died, and `InvalidRequest` when it found that the request can't be met.
         """
         box = self._box
         if self.finished or not (box.tokens or box.finish):
@@ -71,6 +72,8 @@ class Choice:
         self.tokens += len(tokens)
         if finish == "error":
             raise failure(box)
+        if finish == "refused":
+            raise InvalidRequest(box.error, param=self._prepared.at_fault)
         if tokens and tokens[-1] in self._prepared.job.stop_tokens and finish == "stop":
             # The end token is counted and never shown, control token or not.
             tokens.pop()
@@ -168,7 +171,7 @@ class Generation:
     async def next(self) -> list[Said]:
         """What came since the last call, at most one entry per choice. Empty is a wake-up for a ping.
 
-        Raises `EngineFailed` when the engine died or refused.
+        Raises what `Choice.read` raises.
         """
         await self.ticket.wait()
         return list(self._read())

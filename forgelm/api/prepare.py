@@ -13,7 +13,7 @@ from forgelm.api.prompts import Prompt, Prompter, Room, answer_room
 from forgelm.api.remembered import Remembered
 from forgelm.api.requests import STRUCTURED, ChatRequest, GenerationRequest, StructuredFields
 from forgelm.api.sampling import SamplingMaker
-from forgelm.api.structured import answer_grammar
+from forgelm.api.structured import answer_grammar, asked_form
 from forgelm.api.texts import TextPrompts
 from forgelm.api.thoughts import Thinker
 from forgelm.api.tools import tool_use
@@ -80,6 +80,15 @@ class Prepared(msgspec.Struct, frozen=True):
     """Put before the answer."""
     others: tuple["Prepared", ...] = ()
     """What else the request holds: further prompts, each with answers of its own."""
+    form: str | None = None
+    """The field that the answer's grammar comes from."""
+
+    @property
+    def at_fault(self) -> str | None:
+        """The field to name where no token is left that may be drawn."""
+        if self.job.sampling.logit_bias:
+            return "logit_bias"
+        return "min_tokens" if self.job.min_tokens else self.form
 
     @property
     def prompts(self) -> tuple["Prepared", ...]:
@@ -287,6 +296,7 @@ class Preparer:
             prompt.continuation,
             reading,
             echo,
+            form=asked_form(request) or ("tools" if job.constraint is not None else None),
         )
 
 

@@ -29,6 +29,11 @@ def answer_grammar(request: StructuredFields) -> str | None:
     return _READERS[name](value, name)
 
 
+def asked_form(request: StructuredFields) -> str | None:
+    """The field that asks for a form, if any does."""
+    return next((name for name in STRUCTURED if _asks(name, getattr(request, name))), None)
+
+
 def _asks(name: str, value: Any) -> bool:
     # As a schema `{"type": "text"}` is a mistake, to be refused.
     return value is not None and not (name == "response_format" and value.get("type") == "text")

@@ -54,7 +54,17 @@ def _tool(definition: dict[str, Any], at: str) -> Tool:
         raise InvalidRequest(
             f"{at}.function.parameters must be the schema of an object", param=f"{at}.function.parameters"
         )
+    _check_parameters(parameters, f"{at}.function.parameters")
     return Tool(function.name, function.description or "", parameters, function.strict is True)
+
+
+def _check_parameters(parameters: dict[str, Any], at: str) -> None:
+    """What says which parameters there are must say it, strict or not; what they may hold is the grammars' business."""
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if not (isinstance(properties, dict) and all(isinstance(inner, dict | bool) for inner in properties.values())):
+        raise InvalidRequest(f"{at}.properties must be an object of schemas", param=f"{at}.properties")
+    if not (isinstance(required, list) and all(isinstance(name, str) for name in required)):
+        raise InvalidRequest(f"{at}.required must be a list of names", param=f"{at}.required")
 
 
 def _choice(choice: str | dict[str, Any] | None, names: list[str]) -> str:

@@ -15,7 +15,7 @@ from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import CANDIDATES, UNDECIDED, Decode, DecodeResult, Drawn, Matcher, MatchFailed, Outcome, Plan
 from forgelm.engine.queue import Queue
-from forgelm.engine.sampling import fits_candidates
+from forgelm.engine.sampling import NOT_NUMBERS, fits_candidates
 from forgelm.engine.sequence import Sequence
 from forgelm.ipc.messages import Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
@@ -248,7 +248,8 @@ class Scheduler:
                 sequence.whole_rows = True
                 self._preempt(sequence, now)
             elif drawn.problem:
-                yield self._finish(sequence, "error", now, error=drawn.problem)
+                reason: FinishReason = "error" if drawn.problem == NOT_NUMBERS else "refused"
+                yield self._finish(sequence, reason, now, error=drawn.problem)
             else:
                 yield self._take(sequence, drawn, now)
 
@@ -260,7 +261,7 @@ class Scheduler:
         try:
             reason = sequence.take(drawn)
         except MatchFailed as error:
-            return self._finish(sequence, "error", now, error=str(error))
+            return self._finish(sequence, "refused", now, error=str(error))
         tokens = tuple(sequence.tokens[known : sequence.length].tolist())
         logprobs = (drawn.logprobs,) if drawn.logprobs is not None else ()
         if reason is not None:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "refused"]
+"""`error`: we failed; `refused`: what the request asks can't be done, as came out on the way."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -210,7 +211,7 @@ class Delta(Message, frozen=True):
     """Prompt tokens taken from memory instead of computed; on every delta with tokens, and on the last."""
     timings: Timings | None = None
     error: str = ""
-    """Why, when `finish` is `error`."""
+    """Why, when `finish` is `error` or `refused`."""
 
 
 class Stats(Message, frozen=True):

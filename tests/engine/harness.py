@@ -257,7 +257,7 @@ class Harness:
                 self.tokens[key] += delta.tokens
             if delta.finish is not None:
                 self.ended[key] = delta
-                assert (delta.error != "") == (delta.finish == "error")
+                assert (delta.error != "") == (delta.finish in ("error", "refused"))
 
     # --- what must always hold ---
 

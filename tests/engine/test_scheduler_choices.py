@@ -118,7 +118,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(grammar: str) -> None:
     harness.add(1, 10, max_tokens=20, constraint=Constraint(grammar))
     harness.add(2, 10, max_tokens=20)
     harness.run()
-    assert harness.ended[1].finish == "error"
+    assert harness.ended[1].finish == "refused"
     assert "broken" in harness.ended[1].error
     assert harness.ended[2].finish == "length"
 
@@ -183,7 +183,7 @@ def test_nothing_left_to_draw_is_an_error_of_that_request() -> None:
     harness.add(1, 10, max_tokens=10, stop_tokens=(1001,), min_tokens=5, constraint=Constraint("1001 1002"))
     harness.add(2, 10)
     harness.run()
-    assert harness.ended[1].finish == "error"
+    assert harness.ended[1].finish == "refused"
     assert harness.ended[2].finish == "length"
 
 

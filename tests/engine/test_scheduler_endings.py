@@ -179,7 +179,7 @@ def test_what_cant_be_served_ends_with_an_error_and_the_next_request_works(reque
     harness.scheduler.add(request_, harness.now)
     assert harness.scheduler.has_work
     harness.run()
-    assert harness.ended[1].finish == "error"
+    assert harness.ended[1].finish == ("refused" if request_.constraint else "error")
     assert harness.ended[1].error
     assert not harness.scheduler.has_work
     harness.add(2, 10)

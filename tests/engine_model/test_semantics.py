@@ -171,7 +171,7 @@ def test_a_broken_grammar_ends_its_request_alone(model: Model, whole: LlamaBacke
         request(2, ids, 20),
     ]
     endings = {delta.id: delta for delta in Server(whole, cache=CACHE).serve(requests) if delta.finish}
-    assert endings[1].finish == "error"
+    assert endings[1].finish == "refused"
     assert "nothing_there" in endings[1].error
     assert endings[2].finish == "length"
     whole.run(_wipe_all(whole))

@@ -223,3 +223,22 @@ def test_17_grammars_that_are_none(real: Served, grammar: str) -> None:
 )
 def test_forms_that_cannot_be_followed(real: Served, form: dict[str, Any], param: str) -> None:
     assert refused(real, **form) == param
+
+
+# --- what comes out on the way -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_that_other_fields_leave_nothing_of_is_the_requests_fault(real: Served, stream: bool) -> None:
+    """It ended with a 503 that asked to try again."""
+    body = {"prompt": "The", "guided_choice": ["a", "b"], "logit_bias": [[token, False] for token in range(1024)]}
+    answer = real.http.post(f"{real.base}/v1/completions", json={**body, "stream": stream})
+    if stream:
+        assert answer.status_code == 200
+        error = json.loads(answer.text.strip().removeprefix("data: "))["error"]
+    else:
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "logit_bias")
+    assert "no token is left" in error["message"]
+    lives(real)
