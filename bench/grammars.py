@@ -23,6 +23,7 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from bench import machine, servers
 from bench.stats import percentile
+from forgelm import log
 from forgelm.engine.constraint import Constraints
 from forgelm.engine.plan import Draw, Matcher
 from forgelm.engine.sampling import draw_token
@@ -92,6 +93,12 @@ class Theirs:
         self._apply(self._all, self._size)
         return int(self._logits.argmax()), True
 
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next: taking in one that may not would end the process."""
+        one = (library.llama_token_data * 1)(library.llama_token_data(token, 0.0, 0.0))
+        self._apply(one, 1)
+        return bool(one[0].logit == 0.0)
+
     def advance(self, token: int) -> None:
         """Take in a token."""
         library.llama_sampler_accept(self._sampler, token)
@@ -130,14 +137,20 @@ def write(context: Context, model: Model, matcher: Matcher, most: int, clock: Cl
     return answer
 
 
-def walk(theirs: Theirs, answer: list[tuple[int, Logits]], clock: Clock) -> int:
-    """Take llama.cpp's grammar along `answer`; how often it masked the whole vocabulary."""
-    masked = 0
+def walk(theirs: Theirs, answer: list[tuple[int, Logits]], clock: Clock) -> tuple[int, int]:
+    """Take llama.cpp's grammar along `answer` as far as it allows that, which spells white space in its own way.
+
+    Tokens taken, and how often it masked the whole vocabulary.
+    """
+    masked = taken = 0
     for token, logits in answer:
+        if not theirs.allows(token):
+            break
         _, whole = clock.timed(theirs.draw, logits)
         masked += whole
         clock.timed(theirs.advance, token)
-    return masked
+        taken += 1
+    return taken, masked
 
 
 def measure(model: Model, context: Context, constraints: Constraints, schema: Any, most: int) -> dict[str, Any] | None:
@@ -159,9 +172,9 @@ def measure(model: Model, context: Context, constraints: Constraints, schema: An
         sampler = Theirs(model, json_schema_to_gbnf(json.dumps(schema)))
     except Exception as error:  # noqa: BLE001  whatever its converter does not know
         return {**figures, "their problem": str(error)[:80]}
-    figures["masked"] = walk(sampler, answer, theirs)
+    figures["taken"], figures["masked"] = walk(sampler, answer, theirs)
     sampler.close()
-    figures["theirs"] = 1e6 * theirs.seconds / max(1, len(answer))
+    figures["theirs"] = 1e6 * theirs.seconds / max(1, figures["taken"])
     return figures
 
 
@@ -172,6 +185,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--model", type=Path, default=servers.default_model())
     options = parser.parse_args()
+    log.configure("warning", json=False, process="bench")
     model = Model.load(options.model, n_gpu_layers=0)
     context = Context(model, ContextOptions(1024, 256, 256, 1, 1, "f16", "auto"))
     constraints = Constraints(lambda: Guidance(model.vocab))
@@ -187,14 +201,14 @@ def main() -> None:
 
 def summary(rows: list[Any]) -> str:
     """Medians and percentiles over all schemas."""
-    both = [row for row in rows if "theirs" in row and row["tokens"]]
+    both = [row for row in rows if row.get("taken")]
     figures = {name: [row[name] for row in rows] for name in ("check", "compile", "first mask", "ours")}
     lines = [
         f"{name}: p50 {median(values):.0f} µs, p95 {percentile(values, 95):.0f} µs" for name, values in figures.items()
     ]
-    tokens = sum(row["tokens"] for row in both)
-    ours = sum(row["ours"] * row["tokens"] for row in both) / tokens
-    theirs = sum(row["theirs"] * row["tokens"] for row in both) / tokens
+    tokens = sum(row["taken"] for row in both)
+    ours = sum(row["ours"] * row["taken"] for row in both) / tokens
+    theirs = sum(row["theirs"] * row["taken"] for row in both) / tokens
     masked = sum(row["masked"] for row in both) / tokens
     ratios = sorted(row["ours"] / row["theirs"] for row in both)
     lines.append(

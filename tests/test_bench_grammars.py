@@ -19,8 +19,8 @@ def test_schemas_are_spread_over_the_conformance_tests() -> None:
 def test_a_ratio_is_of_the_sums_over_schemas_that_both_follow() -> None:
     row = {"check": 10.0, "compile": 20.0, "first mask": 5.0}
     both = [
-        {**row, "tokens": 10, "ours": 4.0, "theirs": 8.0, "masked": 5},
-        {**row, "tokens": 30, "ours": 2.0, "theirs": 8.0, "masked": 0},
+        {**row, "tokens": 10, "ours": 4.0, "theirs": 8.0, "taken": 10, "masked": 5},
+        {**row, "tokens": 30, "ours": 2.0, "theirs": 8.0, "taken": 30, "masked": 0},
     ]
     text = summary([*both, {**row, "tokens": 5, "ours": 100.0, "their problem": "unknown keyword"}])
     assert "over 2 schemas" in text
