@@ -2,8 +2,8 @@
 
     python -m bench.semantics [--pairs 10] [--clients 4] [--quiet 0.3]
 
-Both sides of a pair get the same prompts, answers of the same number of tokens, and the same process. Tokens per second
-are those that were drawn or forced, over the time of all clients' requests.
+Both sides of a pair get prompts of the same length, answers of up to the same number of tokens, and the same process.
+Tokens per second are those that were drawn or forced, over the time of all clients' requests.
 """
 
 import argparse
@@ -63,11 +63,11 @@ def compare(url: str, name: str, options: argparse.Namespace) -> Estimate:
     with_: list[float] = []
     without: list[float] = []
     for pair in range(options.pairs):
-        texts = [prompts.take(24) for _ in range(options.clients)]
         order = [(with_, SIDES[name]), (without, {})]
         for side, extra in order if pair % 2 else reversed(order):
             machine.wait_for_quiet(options.quiet, 45)
-            side.append(rate(url, texts, extra))
+            # Texts of their own, as long: a prompt that came before is in the prefix cache.
+            side.append(rate(url, [prompts.take(24) for _ in range(options.clients)], extra))
     found = ratio_of_pairs(with_, without)
     rates = f"{median(with_):.1f} / {median(without):.1f} tokens/s"
     print(f"{name}: {found.median:.3f} [{found.low or 0:.3f}, {found.high or 0:.3f}]; {rates}")
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--quiet", type=float, default=0.3, help="wait for others to take less than so many cores")
+    parser.add_argument("--only", choices=SIDES, action="append", help="these comparisons")
     parser.add_argument("--seed", type=int, default=time.time_ns())
     options = parser.parse_args()
     servers.end_on_signals()
@@ -88,7 +89,7 @@ def main() -> None:
         url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
         for extra in ({}, *SIDES.values()):
             rate(url, ["Say something."], extra)
-        found = {name: compare(url, name, options) for name in SIDES}
+        found = {name: compare(url, name, options) for name in options.only or SIDES}
     estimates = {name: [each.median, each.low, each.high, each.pairs] for name, each in found.items()}
     print(json.dumps({"machine": machine.describe(settings.model), "ratios": estimates}))
 
