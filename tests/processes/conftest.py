@@ -17,6 +17,16 @@ def real(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
+def steady(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same, keeping nothing of finished requests: asked one thing at a time it gives the same logits each time.
+
+    Where cells are used again a text's later tokens can come to lie before earlier ones, which moves logits a little.
+    """
+    with serve(tmp_path_factory.mktemp("steady"), "--no-prefix-cache") as server:
+        yield server.ready()
+
+
+@pytest.fixture(scope="session")
 def qwen(qwen35_vocab_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`forgelm serve` with random weights behind Qwen3.5's own vocabulary and template."""
     with serve(tmp_path_factory.mktemp("qwen"), "--model", str(qwen35_vocab_path), "--context", "4096") as server:

@@ -19,8 +19,8 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "get_time", "argume
 
 
 @pytest.mark.parametrize("stop", [[], [""], ["", ""], "", None, ["no", "such", "five", "words", "here"]], ids=str)
-def test_2_stops_that_say_nothing(real: Served, stop: Any) -> None:
-    assert one(real, PARIS, stop=stop, max_tokens=12).said == one(real, PARIS, max_tokens=12).said
+def test_2_stops_that_say_nothing(steady: Served, stop: Any) -> None:
+    assert one(steady, PARIS, stop=stop, max_tokens=12).said == one(steady, PARIS, max_tokens=12).said
 
 
 def test_6_no_tokens_at_all(real: Served) -> None:
@@ -114,14 +114,14 @@ def test_20_text_in_parts(real: Served, role: str) -> None:
     assert prompt(parts) == prompt("The capital of France")
 
 
-def test_20_a_last_message_of_the_assistant_is_gone_on_with(real: Served) -> None:
+def test_20_a_last_message_of_the_assistant_is_gone_on_with(steady: Served) -> None:
     messages = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is"}]
-    assert one(real, messages, max_tokens=3).content.startswith(" Paris")
-    answered = ask(real, messages, max_tokens=3, continue_final_message=False)
-    assert answered["usage"]["prompt_tokens"] > ask(real, messages, max_tokens=3)["usage"]["prompt_tokens"]
+    assert one(steady, messages, max_tokens=3).content.startswith(" Paris")
+    answered = ask(steady, messages, max_tokens=3, continue_final_message=False)
+    assert answered["usage"]["prompt_tokens"] > ask(steady, messages, max_tokens=3)["usage"]["prompt_tokens"]
 
 
-def test_21_developer_first_and_system_late(real: Served) -> None:
+def test_21_developer_first_and_system_late(steady: Served) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
@@ -130,13 +130,13 @@ def test_21_developer_first_and_system_late(real: Served) -> None:
         {"role": "user", "content": PARIS},
     ]
     as_system = [{**messages[0], "role": "system"}, *messages[1:]]
-    assert one(real, messages, max_tokens=4).said == one(real, as_system, max_tokens=4).said
+    assert one(steady, messages, max_tokens=4).said == one(steady, as_system, max_tokens=4).said
 
 
-def test_22_unknown_fields(real: Served) -> None:
+def test_22_unknown_fields(steady: Served) -> None:
     message = {"role": "user", "content": PARIS, "cache_control": {"type": "ephemeral"}, "weight": 1}
-    odd = one(real, [message], store=True, metadata={"a": "b"}, service_tier="auto", x={"y": [None]}, max_tokens=8)
-    assert odd.said == one(real, PARIS, max_tokens=8).said
+    odd = one(steady, [message], store=True, metadata={"a": "b"}, service_tier="auto", x={"y": [None]}, max_tokens=8)
+    assert odd.said == one(steady, PARIS, max_tokens=8).said
 
 
 def test_27_usage_in_streams(real: Served) -> None:
@@ -155,12 +155,12 @@ def test_27_usage_in_streams(real: Served) -> None:
             assert event["usage"]["completion_tokens"] == 6
 
 
-def test_34_empty_prompts(real: Served) -> None:
-    assert refused(real, []) == "messages"
-    assert one(real, "", max_tokens=2).finish == "length"
-    answer = real.http.post(f"{real.base}/v1/completions", json={"prompt": "", "max_tokens": 2})
+def test_34_empty_prompts(steady: Served) -> None:
+    assert refused(steady, []) == "messages"
+    assert one(steady, "", max_tokens=2).finish == "length"
+    answer = steady.http.post(f"{steady.base}/v1/completions", json={"prompt": "", "max_tokens": 2})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
-    lives(real)
+    lives(steady)
 
 
 @pytest.mark.parametrize(

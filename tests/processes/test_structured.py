@@ -59,8 +59,8 @@ def check(choice: Choice, schema: Any) -> None:
 
 
 @pytest.mark.parametrize("drawing", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_a_schema_is_followed(real: Served, drawing: dict[str, Any]) -> None:
-    for choice in both(real, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=60, **drawing):
+def test_a_schema_is_followed(steady: Served, drawing: dict[str, Any]) -> None:
+    for choice in both(steady, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=60, **drawing):
         assert choice.finish == "stop"
         check(choice, CITY)
 
@@ -91,18 +91,18 @@ def test_all_names_of_a_schema_are_one(real: Served) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("drawing", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_a_form_is_followed(real: Served, form: dict[str, Any], pattern: str, drawing: dict[str, Any]) -> None:
-    for choice in both(real, "Is it good? Name numbers.", max_tokens=24, **form, **drawing):
+def test_a_form_is_followed(steady: Served, form: dict[str, Any], pattern: str, drawing: dict[str, Any]) -> None:
+    for choice in both(steady, "Is it good? Name numbers.", max_tokens=24, **form, **drawing):
         assert choice.finish == "length" or re.fullmatch(pattern, choice.content), choice.content
 
 
-def test_any_object(real: Served) -> None:
+def test_any_object(steady: Served) -> None:
     forms: list[dict[str, Any]] = [
         {"response_format": {"type": "json_object"}},
         {"structured_outputs": {"json_object": True}},
     ]
     for form in forms:
-        choice = one(real, "Describe Paris as JSON with city and country.", max_tokens=50, **form)
+        choice = one(steady, "Describe Paris as JSON with city and country.", max_tokens=50, **form)
         assert choice.content.startswith("{")
         check(choice, {"type": "object"})
 
@@ -114,8 +114,8 @@ def test_text_completions_have_forms_too(real: Served) -> None:
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_form_that_is_text_asks_nothing(real: Served) -> None:
-    assert one(real, response_format={"type": "text"}, max_tokens=6).said == one(real, max_tokens=6).said
+def test_a_form_that_is_text_asks_nothing(steady: Served) -> None:
+    assert one(steady, response_format={"type": "text"}, max_tokens=6).said == one(steady, max_tokens=6).said
 
 
 # --- together with other fields -----------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def test_with_several_choices_and_log_probabilities(real: Served) -> None:
     assert len({choice.content for choice in choices}) > 1
 
 
-def test_a_stop_string_wins(real: Served) -> None:
-    choice = one(real, "Describe Paris as JSON.", response_format=of_schema(CITY), stop=['"size"'], logprobs=True)
+def test_a_stop_string_wins(steady: Served) -> None:
+    choice = one(steady, "Describe Paris as JSON.", response_format=of_schema(CITY), stop=['"size"'], logprobs=True)
     assert choice.finish == "stop"
     assert choice.content.endswith(", ")
     assert "size" not in b"".join(bytes(entry["bytes"]) for entry in choice.logprobs).decode()
@@ -156,20 +156,21 @@ def test_min_tokens_hold_where_the_form_has_room(real: Served) -> None:
     assert (done["message"]["content"], done["finish_reason"]) == ("yes", "stop")
 
 
-def test_penalties_do_not_break_a_form(real: Served) -> None:
+def test_penalties_do_not_break_a_form(steady: Served) -> None:
     """They are applied before the grammar: what it leaves is drawn from, however unlikely."""
-    choice = one(real, "Count.", guided_regex="(1,){6}", presence_penalty=2, frequency_penalty=2, repetition_penalty=10)
+    penalties = {"presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 10}
+    choice = one(steady, "Count.", guided_regex="(1,){6}", **penalties)
     assert (choice.content, choice.finish) == ("1,1,1,1,1,1,", "stop")
 
 
-def test_cut_off_by_length(real: Served) -> None:
-    choice = one(real, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=5)
+def test_cut_off_by_length(steady: Served) -> None:
+    choice = one(steady, "Describe Paris as JSON.", response_format=of_schema(CITY), max_tokens=5)
     assert choice.finish == "length"
     assert choice.content.startswith('{"city": "')
 
 
-def test_ignore_eos_does_not_go_on_behind_a_form(real: Served) -> None:
-    choice = one(real, guided_choice=["yes", "no"], ignore_eos=True, max_tokens=20)
+def test_ignore_eos_does_not_go_on_behind_a_form(steady: Served) -> None:
+    choice = one(steady, guided_choice=["yes", "no"], ignore_eos=True, max_tokens=20)
     assert choice.content in ("yes", "no")
     assert choice.finish == "stop"
 
@@ -177,14 +178,14 @@ def test_ignore_eos_does_not_go_on_behind_a_form(real: Served) -> None:
 # --- what can't be followed ---------------------------------------------------------------------------------------
 
 
-def test_13_schemas_that_refer_to_themselves(real: Served) -> None:
+def test_13_schemas_that_refer_to_themselves(steady: Served) -> None:
     for drawing in ({}, DRAWN):
-        for choice in both(real, "A list as JSON.", response_format=of_schema(TREE), max_tokens=50, **drawing):
+        for choice in both(steady, "A list as JSON.", response_format=of_schema(TREE), max_tokens=50, **drawing):
             check(choice, TREE)
     path = "response_format.json_schema.schema"
-    assert refused(real, response_format=of_schema({"$ref": "#"})) == f"{path}.$ref"
-    assert refused(real, response_format=of_schema(ENDLESS)) == path
-    lives(real)
+    assert refused(steady, response_format=of_schema({"$ref": "#"})) == f"{path}.$ref"
+    assert refused(steady, response_format=of_schema(ENDLESS)) == path
+    lives(steady)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "a{2,1}", "*a", "(?=a)b", r"\1"])
@@ -195,9 +196,9 @@ def test_15_patterns_that_are_none(real: Served, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("length", [2000, 65_536])
-def test_16_long_strings(real: Served, length: int) -> None:
+def test_16_long_strings(steady: Served, length: int) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "maxLength": length}}, "required": ["x"]}
-    assert one(real, response_format=of_schema(schema), max_tokens=8).content.startswith('{"x": "')
+    assert one(steady, response_format=of_schema(schema), max_tokens=8).content.startswith('{"x": "')
 
 
 @pytest.mark.parametrize("grammar", ["root ::= (", "root ::= other", "rot ::= [", "hello", ""])

@@ -189,27 +189,27 @@ def test_fragments_of_a_stream(real: Served, client: openai.OpenAI) -> None:
     assert not any(delta.content for delta in deltas)
 
 
-def test_log_probabilities_with_tools(real: Served) -> None:
+def test_log_probabilities_with_tools(steady: Served) -> None:
     """Of all tokens, markup included: their bytes are what the model wrote."""
-    choice = one(real, ASKED, tools=TOOLS, tool_choice=named("get_time"), logprobs=True, top_logprobs=2)
+    choice = one(steady, ASKED, tools=TOOLS, tool_choice=named("get_time"), logprobs=True, top_logprobs=2)
     said = b"".join(bytes(entry["bytes"]) for entry in choice.logprobs).decode()
     assert said.startswith('<tool_call>\n{"name": "get_time", "arguments": ')
     assert choice.calls[0].text in said
     assert all(len(entry["top_logprobs"]) == 2 for entry in choice.logprobs)
 
 
-def test_a_call_that_is_cut_off(real: Served) -> None:
+def test_a_call_that_is_cut_off(steady: Served) -> None:
     """It is closed, so that its arguments can be read, and the answer doesn't say that it is a call to make."""
-    (length,) = {len(call.text) for call in one(real, ASKED, tools=TOOLS, tool_choice=named("get_weather")).calls}
-    choice = one(real, ASKED, tools=TOOLS, tool_choice=named("get_weather"), max_tokens=18)
+    (length,) = {len(call.text) for call in one(steady, ASKED, tools=TOOLS, tool_choice=named("get_weather")).calls}
+    choice = one(steady, ASKED, tools=TOOLS, tool_choice=named("get_weather"), max_tokens=18)
     assert choice.finish == "length"
     (call,) = choice.calls
     assert call.arguments.keys() <= {"city", "days"}
     assert len(call.text) < length
 
 
-def test_a_stop_string_within_a_call(real: Served) -> None:
-    choice = one(real, ASKED, tools=TOOLS, tool_choice=named("get_weather"), stop=['"days"'])
+def test_a_stop_string_within_a_call(steady: Served) -> None:
+    choice = one(steady, ASKED, tools=TOOLS, tool_choice=named("get_weather"), stop=['"days"'])
     assert choice.finish == "stop"
     assert [call.arguments.keys() <= {"city"} for call in choice.calls] == [True]
 
@@ -271,9 +271,9 @@ def test_15_a_strict_tool_is_enforced_to_the_letter(real: Served) -> None:
 
 @pytest.mark.parametrize("length", [2000, 65_536])
 @pytest.mark.parametrize("strict", [False, True])
-def test_16_a_long_parameter(real: Served, length: int, strict: bool) -> None:
+def test_16_a_long_parameter(steady: Served, length: int, strict: bool) -> None:
     schema = {**ZONE, "properties": {"zone": {"type": "string", "maxLength": length}}}
-    choice = one(real, tools=[tool("f", schema, strict=strict)], tool_choice="required", max_tokens=16)
+    choice = one(steady, tools=[tool("f", schema, strict=strict)], tool_choice="required", max_tokens=16)
     assert choice.calls[0].name == "f"
 
 
@@ -297,10 +297,10 @@ def test_two_tools_of_one_name(real: Served) -> None:
     assert refused(real, tools=[TOOLS[0], TOOLS[0]]) == "tools[1].function.name"
 
 
-def test_a_tool_without_parameters(real: Served) -> None:
+def test_a_tool_without_parameters(steady: Served) -> None:
     bare = {"type": "function", "function": {"name": "ping"}}
-    choice = one(real, tools=[bare], tool_choice=named("ping"), max_tokens=40)
+    choice = one(steady, tools=[bare], tool_choice=named("ping"), max_tokens=40)
     assert choice.calls[0].name == "ping"
     closed = {"type": "object", "properties": {}, "additionalProperties": False}
-    choice = one(real, tools=[tool("ping", closed)], tool_choice=named("ping"))
+    choice = one(steady, tools=[tool("ping", closed)], tool_choice=named("ping"))
     assert (choice.calls[0].text, choice.finish) == ("{}", "tool_calls")
