@@ -10,6 +10,13 @@ from typing import Any
 from tests.processes.serving import Served
 
 CHAT = "/v1/chat/completions"
+ZONE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"zone": {"type": "string", "enum": ["UTC", "CET"]}},
+    "required": ["zone"],
+    "additionalProperties": False,
+}
+"""The arguments of a tool that tells the time."""
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
 
 

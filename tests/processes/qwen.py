@@ -7,19 +7,13 @@ from typing import Any
 import jsonschema
 
 from forgelm.llama.vocab import Vocabulary
-from tests.processes.asking import Choice
+from tests.processes.asking import ZONE, Choice
 
 THINK: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
 THINKING, ANSWERING = "<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 CUT_SHORT = "limited time by the user"
 """Of the words that end thinking whose budget is spent."""
 
-TIME: dict[str, Any] = {
-    "type": "object",
-    "properties": {"zone": {"type": "string", "enum": ["UTC", "CET"]}},
-    "required": ["zone"],
-    "additionalProperties": False,
-}
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -31,7 +25,7 @@ WEATHER: dict[str, Any] = {
     "required": ["days", "city"],
     "additionalProperties": False,
 }
-SCHEMAS = {"get_time": TIME, "get_weather": WEATHER}
+SCHEMAS = {"get_time": ZONE, "get_weather": WEATHER}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
 NAMED = {"type": "function", "function": {"name": "get_time"}}
 FORM: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}

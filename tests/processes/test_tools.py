@@ -12,18 +12,12 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
-from tests.processes.asking import ask, lives, one, refused
+from tests.processes.asking import ZONE, ask, lives, one, refused
 from tests.processes.serving import Served
 
 pytestmark = [pytest.mark.server, pytest.mark.model]
 
 MODEL = "smollm2-135m-instruct"
-ZONE: dict[str, Any] = {
-    "type": "object",
-    "properties": {"zone": {"type": "string", "enum": ["UTC", "CET"]}},
-    "required": ["zone"],
-    "additionalProperties": False,
-}
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
