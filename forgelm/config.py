@@ -22,6 +22,8 @@ Mode = Literal["low_latency", "high_throughput"]
 FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
 TopK = Literal["auto", "on", "off"]
+SpeculationWord = Literal["auto", "off"]
+Drafter = Literal["auto", "ngram", "draft", "mtp"]
 ToolFormat = Literal["auto", "qwen35", "hermes", "llama3", "mistral", "generic"]
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -37,6 +39,8 @@ MAX_SEQUENCES = 256
 """llama.cpp's limit on sequence ids."""
 KEPT, KEPT_ON_HYBRIDS = 24, 4
 """Finished requests kept on the device unless the profile says otherwise."""
+MAX_DEPTH = 63
+"""Tokens guessed at once: with the one before them, a tile of rows."""
 Context = Annotated[int, Meta(ge=256)]
 Parallel = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
 FLUSH_SECONDS = 5.0
@@ -178,6 +182,50 @@ class Cache(Section, frozen=True):
         return min(kept, MAX_SEQUENCES - parallel)
 
 
+class Speculation(Section, frozen=True):
+    """How tokens are guessed ahead of the model, which then checks several at once."""
+
+    drafter: Drafter = "auto"
+    """Who guesses. "ngram" looks up what followed the last words where they came before; "draft" is a small model with
+    the same vocabulary; "mtp" the model's own next-token head. "auto" takes what there is. One that is named must be
+    there."""
+    depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH)] = 0
+    """The most tokens guessed at once; 0 lets the measured gain decide."""
+    model: str = ""
+    """The draft model's file, or a file with the next-token head where the model's own has none: a path, or a name in
+    the models directory. Empty: for "mtp" the head in the model's own file, or an `mtp-*.gguf` beside it."""
+    adaptive: bool = True
+    """Guess less, or not at all, where that is measured to be slower. Off always guesses `depth` tokens; for measuring.
+    """
+
+    def __post_init__(self) -> None:
+        if self.drafter == "draft" and not self.model:
+            raise ValueError('speculation: drafter "draft" needs a model')
+        if self.model and self.drafter not in ("draft", "mtp"):
+            raise ValueError('speculation: a model is used by the drafters "draft" and "mtp" alone')
+        if not self.adaptive and not self.depth:
+            raise ValueError("speculation: without adaptive a depth is needed")
+
+
+class Drafting(Section, frozen=True):
+    """Speculation as the engine process gets it: everything found and decided."""
+
+    ngram: bool = False
+    mtp: str = ""
+    """Path of the file with the next-token head, the model's own or another; "" uses none."""
+    draft: str = ""
+    """Path of the draft model; "" uses none."""
+    depth: int = 0
+    """The most tokens guessed at once; 0 lets the measured gain decide."""
+    adaptive: bool = True
+    rollback: int = 0
+    """Recurrent models: states kept per sequence to go back to, and the most tokens guessed at once."""
+
+    @property
+    def on(self) -> bool:
+        return self.ngram or bool(self.mtp or self.draft)
+
+
 class EngineConfig(Section, frozen=True):
     """What the engine process needs to start; its parent sends it as JSON."""
 
@@ -192,6 +240,7 @@ class EngineConfig(Section, frozen=True):
     """RAM for checkpoints and the host tier, resolved."""
     disk_directory: str = ""
     """Where the disk tier keeps its files; needed when it is on."""
+    drafting: Drafting = Drafting()
 
 
 class Limits(Section, frozen=True):
@@ -272,6 +321,7 @@ class Profile(Section, frozen=True):
     server: Server = Server()
     sampling: Sampling = Sampling()
     chat: Chat = Chat()
+    speculation: SpeculationWord | Speculation = "auto"
     presets: dict[PresetName, Preset] = {}
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """The one thing the engine's loop needs from a model: run a plan. Implemented by llama.cpp and by a fake."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from forgelm.engine.plan import Matcher, Outcome, Plan
+from forgelm.engine.plan import Ask, Drafts, Matcher, Outcome, Plan
 from forgelm.engine.prefix import Kept
 from forgelm.ipc.messages import Constraint, ModelFacts
 
@@ -26,6 +26,17 @@ class Backend(Protocol):
     @property
     def open_grammar(self) -> Callable[[Constraint], Matcher] | None:
         """Begins to compile a grammar of the model's tokens; None where there are none."""
+
+    @property
+    def draft_rows(self) -> int:
+        """Guessed rows that a step may have in all; 0 where nothing is to be guessed."""
+
+    @property
+    def row_seconds(self) -> dict[int, float]:
+        """What decodes of so many rows, each drawn from, took at the start: rows → seconds. May be empty."""
+
+    def draft(self, asks: Sequence[Ask]) -> Drafts:
+        """Ask the model that drafts, between two plans."""
 
     def archived(self) -> list[Kept]:
         """What a former process left on disk for this model."""

@@ -4,6 +4,7 @@ A plan is one ordered list of operations, because order is what llama.cpp's memo
 reused, a fork happens before its source moves on, and on hybrid models decode rows run apart from prefill rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +20,8 @@ Mask = npt.NDArray[np.int32]
 
 
 class Matcher(Protocol):
-    """A grammar's state for one choice. Read while a step runs; the scheduler alone advances it, between steps."""
+    """A grammar's state for one choice. The scheduler alone advances it, between steps; while guesses are verified a
+    backend goes ahead in it and back again."""
 
     def mask(self) -> Mask | None:
         """Which tokens may follow, valid until the matcher is advanced; None: all of them.
@@ -32,6 +34,12 @@ class Matcher(Protocol):
 
     def forced(self) -> tuple[int, ...]:
         """The tokens that must follow, if only one way is left; they still have to be taken in."""
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` could follow one after the other; nothing is taken in. 0 where it has failed."""
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens."""
 
     @property
     def finished(self) -> bool:
@@ -54,6 +62,8 @@ class Draw:
     """Prompt and answer so far, shape (n,). Read during the step, owned by the sequence."""
     banned: tuple[int, ...] = ()
     """Ids that must not be drawn now."""
+    banned_until: int = 0
+    """The index from which they may be."""
     fixed: int = -1
     """The token that follows whatever the logits say; drawn only for its log-probability. −1: none."""
     logprobs: int = -1
@@ -67,7 +77,16 @@ class Draw:
         """The answer so far, shape (index,), a view."""
         return self.tokens[len(self.tokens) - self.index :]
 
+    def then(self, tokens: Tokens, mu: float) -> "Draw":
+        """How to pick a later one, after `tokens`: these and more, shape (n + m,). `mu` is Mirostat's state there."""
+        index = self.index + len(tokens) - len(self.tokens)
+        banned = self.banned if index < self.banned_until else ()
+        return Draw(
+            self.sampling, self.choice, index, tokens, banned, self.banned_until, -1, self.logprobs, self.matcher, mu
+        )
 
+
+NO_TOKENS: Tokens = np.empty(0, np.int32)
 CANDIDATES = 64
 """How many of the highest logits a slot without whole rows gives."""
 UNDECIDED = -2
@@ -97,7 +116,17 @@ class Span:
     start: int
     """Position of the first token: what the slot holds before this span."""
     draw: Draw | None = None
-    """Set when the token after the last row is wanted."""
+    """Set when the token after the last row is wanted, or after the last one that is no guess."""
+    guesses: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """Shape (k,), more rows: tokens that may come next, of which those that are drawn one after the other stay."""
+    ahead: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """Where there are guesses: all of the sequence and them, shape (n + k,). Read during the step."""
+    follows: bool = False
+    """A model that drafts computes these rows as well, so that it can go on from them."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens) + len(self.guesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +137,7 @@ class Decode:
 
     @property
     def rows(self) -> int:
-        return sum(len(span.tokens) for span in self.spans)
+        return sum(span.rows for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +155,13 @@ class Trim:
 
     slot: int
     length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Make a recurrent state that was rolled back whole again, so that `slot` may be forked from or saved."""
+
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +209,7 @@ class Fetch:
     """A recurrent model's recurrent part alone."""
 
 
-Operation = Decode | Fork | Trim | Save | Restore | Drop | Archive | Fetch
+Operation = Decode | Fork | Trim | Settle | Save | Restore | Drop | Archive | Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +231,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """One decode's outcome: `drawn` is what was drawn for each span, None where nothing was asked or it failed."""
+    """One decode's outcome."""
 
     status: DecodeStatus
-    drawn: tuple[Drawn | None, ...]
+    drawn: tuple[tuple[Drawn, ...], ...]
+    """For each span the tokens drawn, in order: one, and one more for each guess that was right unless a grammar left
+    no choice about it; () where nothing was asked or it failed."""
+    kept: tuple[int, ...]
+    """Rows of each span that are in memory now."""
+    seconds: float = 0.0
+    """Wall time of computing and drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +263,26 @@ class Moves:
     """A write failed."""
     lost: bool = False
     """A `Restore` found no room. Of what followed, all that touches slots was left undone: wipe every one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a drafting model is asked before a step."""
+
+    slot: int
+    draw: Draw
+    """How the sequence's next token will be drawn: guesses are drawn the same way, with the same random numbers."""
+    depth: int
+    """Tokens wanted at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What it answers."""
+
+    tokens: tuple[Tokens, ...] = ()
+    """For each ask, shape (k,), 0 ≤ k ≤ depth."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

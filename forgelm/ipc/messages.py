@@ -85,6 +85,15 @@ class Budget(Message, frozen=True):
     """An answer that doesn't begin with one of these isn't thinking; empty: the prompt has begun it."""
 
 
+class Drafting(Message, frozen=True):
+    """How a request's tokens are guessed ahead; what isn't said here is the engine's own way."""
+
+    drafter: Literal["", "off", "ngram", "draft", "mtp"] = ""
+    """The one to use; "": whichever pays."""
+    depth: int = 0
+    """The most tokens to guess at once; 0: as many as pay."""
+
+
 class Generate(Message, tag="generate", frozen=True):
     """Compute `prompt` and generate up to `max_tokens`."""
 
@@ -105,6 +114,7 @@ class Generate(Message, tag="generate", frozen=True):
     min_tokens: int = 0
     """Until so many are generated no stop token is drawn."""
     budget: Budget | None = None
+    drafting: Drafting = Drafting()
 
 
 class Abort(Message, tag="abort", frozen=True):
@@ -164,6 +174,10 @@ class ModelFacts(Message, frozen=True):
     """What one token's keys and values take when saved."""
     state_bytes: int = 0
     """What one recurrent state takes when saved; 0 for models without."""
+    drafters: tuple[str, ...] = ()
+    """The ways in which tokens can be guessed ahead: "ngram", "draft", "mtp"."""
+    draft_depth: int = 0
+    """The most tokens of one sequence that can be guessed at once."""
 
 
 class Ready(Message, tag="ready", frozen=True):
@@ -195,6 +209,14 @@ class Timings(Message, frozen=True):
     """First scheduled to first token; recomputation after preemption included."""
     decode: float
     preemptions: int
+    drafted: int = 0
+    """Tokens guessed ahead and computed."""
+    accepted: int = 0
+    """Those of them that were right."""
+    verifications: int = 0
+    """Steps in which any were computed."""
+    drafting: float = 0.0
+    """Time spent on guessing for this request."""
 
 
 class Delta(Message, frozen=True):
@@ -214,6 +236,14 @@ class Delta(Message, frozen=True):
     """Why, when `finish` is `error` or `refused`."""
 
 
+class Verification(Message, frozen=True):
+    """What became of one sequence's guesses in a step."""
+
+    drafter: str
+    drafted: int
+    accepted: int
+
+
 class Stats(Message, frozen=True):
     """The engine's state after a step."""
 
@@ -231,6 +261,10 @@ class Stats(Message, frozen=True):
     """KV cells held by finished requests alone: free for whoever needs them."""
     host_bytes: int = 0
     """RAM that saved prefixes and checkpoints take."""
+    verifications: tuple[Verification, ...] = ()
+    """One per sequence that had guesses computed in this step."""
+    drafting: float = 0.0
+    """Seconds spent on guessing in this step."""
 
 
 class Step(Message, tag="step", frozen=True):
