@@ -46,10 +46,11 @@ class Batch:
         self.size = self.outputs = self.handle.n_tokens = 0
         self.counts.clear()
 
-    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> int:
+    def add(self, slot: int, tokens: Tokens, start: int, *, outputs: int) -> int:
         """Append `tokens` of sequence `slot` at positions from `start`; returns the row of the last one.
 
-        `logits` asks for that row's output. Raises `ValueError` when the batch is full or there are no tokens.
+        `outputs` asks for the logits of so many last rows. Raises `ValueError` when the batch is full or there are no
+        tokens.
         """
         count = len(tokens)
         begin, end = self.size, self.size + count
@@ -57,13 +58,13 @@ class Batch:
             raise ValueError(f"a batch of {self.capacity} rows that holds {begin} can't take {count}")
         self._token[begin:end] = tokens
         self._slot[begin:end] = slot
-        self._logits[begin:end] = 0
+        self._logits[begin : end - outputs] = 0
+        self._logits[end - outputs : end] = 1
         if count == 1:
             self._pos[begin] = start
         else:
             self._pos[begin:end] = np.arange(start, start + count, dtype=np.int32)
-        self._logits[end - 1] = logits
-        self.outputs += logits
+        self.outputs += outputs
         self.size = self.handle.n_tokens = end
         self.counts[slot] = self.counts.get(slot, 0) + count
         return end - 1

@@ -52,6 +52,8 @@ class ContextOptions:
     """One pool of cells for all slots; otherwise each has `n_ctx / slots` of its own, and nothing can be forked."""
     rollback_rows: int = 0
     """`n_rs_seq`: how many last rows a recurrent sequence may be rolled back, at one state each."""
+    draft_rows: int = 0
+    """Rows whose logits a batch may ask for beside one per slot; 0 allows `rollback_rows` more for each slot."""
     ranked_slots: range = range(0)
     """Slots whose rows come back as their `candidates` highest logits alone."""
     candidates: int = 0
@@ -62,7 +64,7 @@ class _Condition(Enum):
 
     WHOLE = "is whole"
     ROLLED_BACK = "was rolled back and not decoded since"
-    """Decoding is all that is safe: a fork would lose the rollback."""
+    """Decoding is all that is safe, or `settle`: a fork would lose the rollback."""
     STATELESS = "has attention cells but no recurrent state"
     """Forked from the middle of a recurrent sequence: only a restore makes it whole."""
     TAINTED = "can't be trusted after a decode that failed"
@@ -136,10 +138,11 @@ class Context:
 
     # --- decoding ---
 
-    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool) -> int:
+    def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool, outputs: int = 1) -> int:
         """Append rows to the batch; returns the batch row of the last one.
 
-        Raises `MemoryMisuse` unless `start` is exactly the slot's length, rows of this batch included.
+        With `logits` the last `outputs` rows have theirs. Raises `MemoryMisuse` unless `start` is exactly the slot's
+        length, rows of this batch included.
         """
         ledger = self._ledger(slot)
         expected = ledger.length + self.batch.counts.get(slot, 0)
@@ -147,9 +150,10 @@ class Context:
             raise MemoryMisuse(f"slot {slot} holds {expected} tokens; rows can't start at {start}")
         if ledger.condition in (_Condition.STATELESS, _Condition.TAINTED):
             raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be decoded")
-        if logits and self.batch.outputs == self._max_outputs:
+        wanted = outputs if logits else 0
+        if self.batch.outputs + wanted > self._max_outputs:
             raise MemoryMisuse(f"a batch can't have logits of more than {self._max_outputs} rows")
-        return self.batch.add(slot, tokens, start, logits=logits)
+        return self.batch.add(slot, tokens, start, outputs=wanted)
 
     def decode(self) -> DecodeStatus:
         """Run the batch and clear it. On `OK` its slots advance.
@@ -240,9 +244,11 @@ class Context:
             raise MemoryMisuse(f"slot {target} isn't empty")
         if not 0 < length <= origin.length:
             raise MemoryMisuse(f"slot {source} holds {origin.length} tokens, not {length}")
-        if origin.condition is not _Condition.WHOLE:
-            raise MemoryMisuse(f"slot {source} {origin.condition.value}; it can't be forked")
         whole = length == origin.length
+        # What lies before a rollback has no state to lose: a fork that is shorter takes attention alone.
+        rolled_back = origin.condition is _Condition.ROLLED_BACK and not whole
+        if not (origin.condition is _Condition.WHOLE or rolled_back):
+            raise MemoryMisuse(f"slot {source} {origin.condition.value}; it can't be forked")
         L.llama_memory_seq_cp(self._memory, source, target, -1 if whole else 0, -1 if whole else length)
         copy.length = length
         if self.recurrent:
@@ -250,11 +256,25 @@ class Context:
             origin.rollback = 0
             copy.condition = _Condition.WHOLE if whole else _Condition.STATELESS
 
+    def settle(self, slot: int) -> None:
+        """Make a slot that was rolled back whole again: its state is read from where the rollback left it and written
+        back as its only one. Nothing to do for others.
+
+        Raises `MemoryMisuse` for a slot that can't be saved.
+        """
+        ledger = self._ledger(slot)
+        if ledger.condition is not _Condition.ROLLED_BACK:
+            return
+        flags = _state_flags(partial=True)
+        data = self._read_state(slot, flags)
+        if L.llama_state_seq_set_data_ext(self._handle, _bytes_pointer(data), len(data), slot, flags) != len(data):
+            raise MemoryMisuse(f"llama.cpp rejected the state of slot {slot} that it had just given")
+        ledger.condition = _Condition.WHOLE
+
     def save(self, slot: int, *, whole: bool = False) -> Checkpoint:
         """Copy the slot's state to host memory: `whole`, else the recurrent part alone where there is one.
 
-        Raises `MemoryMisuse`, also right after a rollback. This commit of llama.cpp would save the right state then,
-        but nothing in its API promises it.
+        Raises `MemoryMisuse`, also right after a rollback, which `settle` ends.
         """
         ledger = self._ledger(slot)
         if not ledger.length:
@@ -262,12 +282,14 @@ class Context:
         if ledger.condition is not _Condition.WHOLE:
             raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be saved")
         partial = self.recurrent and not whole
-        flags = _state_flags(partial=partial)
+        return Checkpoint(ledger.length, partial, self._read_state(slot, _state_flags(partial=partial)))
+
+    def _read_state(self, slot: int, flags: int) -> Bytes:
         data = np.empty(L.llama_state_seq_get_size_ext(self._handle, slot, flags), np.uint8)
         written = L.llama_state_seq_get_data_ext(self._handle, _bytes_pointer(data), len(data), slot, flags)
         if written != len(data):
             raise MemoryMisuse(f"llama.cpp saved {written} of {len(data)} bytes of slot {slot}")
-        return Checkpoint(ledger.length, partial, data)
+        return data
 
     def restore(self, slot: int, checkpoint: Checkpoint) -> None:
         """Load `checkpoint` into `slot`: an empty one, or for a partial checkpoint one forked to the same length.
@@ -306,7 +328,7 @@ def _parameters(options: ContextOptions) -> Any:
     params.n_rs_seq = options.rollback_rows
     # Unset, llama.cpp takes a vocabulary-wide buffer per batch row; below n_seq_max it aborts the process.
     params.n_outputs_max = _max_outputs(options)
-    params.n_outputs_max_per_seq = 1 + options.rollback_rows
+    params.n_outputs_max_per_seq = 1 + max(options.rollback_rows, options.draft_rows)
     params.n_threads = params.n_threads_batch = options.threads
     params.type_k = params.type_v = KV_TYPES[options.kv_type]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -318,4 +340,4 @@ def _parameters(options: ContextOptions) -> Any:
 
 
 def _max_outputs(options: ContextOptions) -> int:
-    return options.slots * (1 + options.rollback_rows)
+    return options.slots + (options.draft_rows or options.slots * options.rollback_rows)

@@ -178,7 +178,7 @@ def test_fork_right_after_a_rollback_is_refused(
 def test_save_right_after_a_rollback(
     hybrid: Model, prompt: list[int], right: list[int], wrong: list[int], reference: Logits
 ) -> None:
-    """llama.cpp at our commit follows the rollback when it saves; nothing promises it, so `Context` refuses."""
+    """llama.cpp at our commit follows the rollback when it saves; `Context` refuses, so that one way out is left."""
     with raw(hybrid.handle, n_rs_seq=ROLLBACK) as bare:
         bare.run(0, prompt)
         verify(bare, right, wrong)
@@ -199,6 +199,56 @@ def test_save_right_after_a_rollback(
         context.fork(0, 3, 205)
         context.restore(3, checkpoint)
         assert_same(feed(context, 3, right[5:]), reference)
+
+
+def test_a_settled_rollback_may_be_forked_saved_and_decoded(
+    hybrid: Model, prompt: list[int], right: list[int], wrong: list[int], reference: Logits
+) -> None:
+    """The state is read from where the rollback left it and written back: then there is nothing to lose."""
+    with opened(hybrid, rollback_rows=ROLLBACK) as context:
+        feed(context, 0, prompt)
+        feed(context, 5, prompt[:90])
+        feed(context, 0, right[:2] + wrong[:3])
+        context.trim(0, 202)
+        context.settle(0)
+        context.fork(0, 3, 202)
+        state = context.save(0)
+        feed(context, 5, prompt[90:])
+        context.fork(0, 4, 202)
+        assert_same(feed(context, 3, right[2:]), reference)
+        feed(context, 0, wrong)
+        assert_same(feed(context, 4, right[2:]), reference)
+        assert_same(feed(context, 5, right), reference)
+        context.trim(3, 0)
+        context.fork(4, 3, 202)
+        context.restore(3, state)
+        assert_same(feed(context, 3, right[2:]), reference)
+
+
+def test_settling_what_was_not_rolled_back_changes_nothing(
+    hybrid: Model, prompt: list[int], right: list[int], wrong: list[int], reference: Logits
+) -> None:
+    with opened(hybrid, rollback_rows=ROLLBACK) as context:
+        feed(context, 0, prompt)
+        feed(context, 0, right[:2] + wrong[:3])
+        context.settle(0)
+        context.trim(0, 202)
+        assert_same(feed(context, 0, right[2:]), reference)
+
+
+def test_a_shorter_fork_right_after_a_rollback_takes_attention_alone(
+    hybrid: Model, prompt: list[int], right: list[int], wrong: list[int], reference: Logits
+) -> None:
+    """A checkpoint goes on top of it; the one that was rolled back is none the worse for it."""
+    with opened(hybrid, rollback_rows=ROLLBACK) as context:
+        feed(context, 0, prompt)
+        checkpoint = context.save(0)
+        feed(context, 0, right[:2] + wrong[:3])
+        context.trim(0, 202)
+        context.fork(0, 3, 200)
+        context.restore(3, checkpoint)
+        assert_same(feed(context, 3, right), reference)
+        assert_same(feed(context, 0, right[2:]), reference)
 
 
 def test_prefill_around_verified_rows_corrupts_their_rollback(
