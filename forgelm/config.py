@@ -41,6 +41,8 @@ KEPT, KEPT_ON_HYBRIDS = 24, 4
 """Finished requests kept on the device unless the profile says otherwise."""
 MAX_DEPTH = 63
 """Tokens guessed at once: with the one before them, a tile of rows."""
+LOGITS_BYTES = 16 * 2**20
+"""What the logits of a step's guessed rows may take, on the host and on the device."""
 Context = Annotated[int, Meta(ge=256)]
 Parallel = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
 FLUSH_SECONDS = 5.0
@@ -224,6 +226,14 @@ class Drafting(Section, frozen=True):
     @property
     def on(self) -> bool:
         return self.ngram or bool(self.mtp or self.draft)
+
+    def rows(self, vocabulary: int, parallel: int, *, recurrent: bool) -> int:
+        """Guessed rows that a step may have in all: as many as can be rolled back, and their logits need room."""
+        if not self.on:
+            return 0
+        if recurrent:
+            return parallel * self.rollback
+        return max(parallel, min(MAX_DEPTH, LOGITS_BYTES // (4 * vocabulary)))
 
 
 class EngineConfig(Section, frozen=True):
