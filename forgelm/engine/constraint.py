@@ -3,7 +3,7 @@
 Knows token ids and llguidance, nothing of JSON Schema, text or llama.cpp.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import numpy as np
@@ -49,6 +49,10 @@ class GrammarMatcher:
         self._compiled = compiled
         self._triggers = triggers
         self._waiting = bool(triggers)
+        self._inside = 0
+        """Tokens that the grammar has taken in."""
+        self._behind = 0
+        """End tokens that came after it had ended: llguidance takes them and keeps no count."""
         self._matcher: LLMatcher | None = None
         self._mask: Mask = np.empty(0, dtype=np.int32)
 
@@ -72,8 +76,45 @@ class GrammarMatcher:
                 return
             self._waiting = False
         matcher = self._ready()
+        ended = matcher.is_stopped()
         if not matcher.consume_token(token):
             raise MatchFailed(_reason(matcher))
+        if ended:
+            self._behind += 1
+        else:
+            self._inside += 1
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, in order, `advance` would take one after the other; none is looked for behind the end
+        of the answer. Changes nothing. 0 for a grammar that has failed."""
+        free = 0
+        if self._waiting:
+            free = next((index for index, token in enumerate(tokens) if token in self._triggers), len(tokens))
+            if free == len(tokens):
+                return free
+        try:
+            matcher = self._ready()
+        except MatchFailed:
+            return free
+        if matcher.is_error():
+            return free
+        if matcher.is_stopped():
+            return int(bool(tokens) and tokens[0] in self._guidance.result().ends)
+        return free + matcher.validate_tokens(list(tokens[free:]))
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens that were taken in, at most all of them; those before a trigger count too.
+
+        A grammar that has failed stays so.
+        """
+        behind = min(count, self._behind)
+        inside = min(count - behind, self._inside)
+        self._behind -= behind
+        if inside and self._matcher is not None:
+            self._matcher.rollback(inside)
+            self._inside -= inside
+            # The first token inside is the trigger.
+            self._waiting = bool(self._triggers) and not self._inside
 
     def forced(self) -> tuple[int, ...]:
         """The tokens that must follow, never an end token; () before a trigger. Raises `MatchFailed`."""

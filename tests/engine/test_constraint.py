@@ -11,28 +11,9 @@ from forgelm.engine.constraint import Constraints, GrammarMatcher
 from forgelm.engine.plan import MatchFailed
 from forgelm.ipc.messages import Constraint
 from forgelm.llama.guidance import Guidance
-from forgelm.llama.vocab import Vocabulary
+from tests.engine.grammars import Setup, allowed, take
 
 YES_OR_NO = 'start: "yes" | "no"'
-class Setup:
-    """A vocabulary and its grammars."""
-
-    def __init__(self, path: Path) -> None:
-        self.vocabulary = Vocabulary.open(path)
-        self.constraints = Constraints(lambda: Guidance(self.vocabulary))
-
-    def open(self, grammar: str, *triggers: int) -> GrammarMatcher:
-        return self.constraints.open(Constraint(grammar, triggers))
-
-    def tokens(self, text: str, *, special: bool = False) -> list[int]:
-        return list(self.vocabulary.tokenize(text, add_special=False, parse_special=special))
-
-    def text(self, tokens: list[int]) -> str:
-        return b"".join(self.vocabulary.pieces[token] for token in tokens).decode()
-
-    def close(self) -> None:
-        self.constraints.close()
-        self.vocabulary.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +29,6 @@ def qwen(qwen35_vocab_path: Path) -> Iterator[Setup]:
     setup = Setup(qwen35_vocab_path)
     yield setup
     setup.close()
-
-
-def allowed(matcher: GrammarMatcher) -> set[int]:
-    mask = matcher.mask()
-    assert mask is not None
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())
-
-
-def take(matcher: GrammarMatcher, tokens: list[int]) -> None:
-    for token in tokens:
-        assert token in allowed(matcher)
-        matcher.advance(token)
 
 
 def test_a_mask_has_a_bit_for_each_token_that_may_follow(starter: Setup) -> None:
