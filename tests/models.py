@@ -60,6 +60,13 @@ def qwen35() -> Path:
     return _cached(f"qwen35-tiny-{_recipe()}.gguf", lambda target: make_qwen35.write_with_tokenizer_of(source, target))
 
 
+def qwen35_apart() -> Path:
+    """The same model without its head, and the head alone in an `mtp-*.gguf` beside it; the model's path."""
+    name = f"qwen35-apart-{_recipe()}.gguf"
+    _cached(f"mtp-{name}", lambda target: _write_part(target, make_qwen35.Parts(layers=False)))
+    return _cached(name, lambda target: _write_part(target, make_qwen35.Parts(head=False)))
+
+
 def qwen35_vocab() -> Path:
     """The same with Qwen3.5's real vocabulary of 248,320 entries and its real template."""
     return _cached(f"qwen35-tiny-vocab-{_recipe()}.gguf", _write_qwen35_vocab)
@@ -68,6 +75,10 @@ def qwen35_vocab() -> Path:
 def metadata(path: Path, key: str) -> Any:
     """One value from a GGUF file's header. Raises `KeyError`."""
     return gguf.GGUFReader(path).fields[key].contents()
+
+
+def _write_part(target: Path, parts: make_qwen35.Parts) -> None:
+    make_qwen35.write_with_tokenizer_of(starter(), target, parts=parts)
 
 
 def _write_qwen35_vocab(target: Path) -> None:

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from forgelm.errors import ModelError
+from forgelm.llama.gguf import read_header
+from forgelm.llama.heads import is_alone
 from forgelm.llama.lib import L, c_string, load_handle
 from forgelm.llama.vocab import Vocabulary
 
@@ -12,9 +15,11 @@ from forgelm.llama.vocab import Vocabulary
 class Model:
     """Weights and vocabulary of one GGUF. Close it after every context made from it."""
 
-    def __init__(self, handle: Any, devices: tuple[str, ...], keepalive: list[Any]) -> None:
+    def __init__(self, handle: Any, devices: tuple[str, ...], keepalive: list[Any], *, load_mtp: bool = False) -> None:
         self.handle = handle
         self.devices = devices
+        self.has_head = load_mtp and L.llama_model_n_layer_nextn(handle) > 0
+        """A next-token head was in the file and is loaded."""
         self._keepalive = keepalive
         self.vocab = Vocabulary(handle)
 
@@ -26,12 +31,15 @@ class Model:
         n_gpu_layers: int,
         devices: tuple[tuple[str, Any], ...] = (),
         progress: Callable[[float], bool] | None = None,
+        load_mtp: bool = False,
     ) -> "Model":
         """Load `path`; `devices` are (name, ggml device) pairs, none is the CPU alone.
 
-        `progress` gets 0 … 1 as the weights are read; the load stops when it says False. Raises `ModelError`.
+        `progress` gets 0 … 1 as the weights are read; the load stops when it says False. `load_mtp`: with its
+        next-token head, if it has one; a file that holds nothing else loads only so. Raises `ModelError`.
         """
         params = L.llama_model_default_params()
+        params.load_mtp = load_mtp
         handles = (ctypes.c_void_p * (len(devices) + 1))(*(handle for _, handle in devices), None)
         params.devices = ctypes.cast(handles, ctypes.c_void_p)
         params.n_gpu_layers = n_gpu_layers if devices else 0
@@ -40,7 +48,13 @@ class Model:
         keepalive: list[Any] = [handles]
         if progress is not None:
             params.progress_callback = _progress(progress, keepalive)
-        return cls(load_handle(path, params), tuple(name for name, _ in devices) or ("CPU",), keepalive)
+        names = tuple(name for name, _ in devices) or ("CPU",)
+        model = cls(load_handle(path, params), names, keepalive, load_mtp=load_mtp)
+        # llama.cpp loads such a file, and crashes at the first decode.
+        if not load_mtp and L.llama_model_n_layer_nextn(model.handle) and is_alone(read_header(path)):
+            model.close()
+            raise ModelError(f"{path} holds a model's next-token head alone")
+        return model
 
     def close(self) -> None:
         """Free the weights. Harmless when called again."""
