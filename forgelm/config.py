@@ -227,6 +227,12 @@ class Drafting(Section, frozen=True):
     def on(self) -> bool:
         return self.ngram or bool(self.mtp or self.draft)
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Names of those that are used."""
+        used = {"ngram": self.ngram, "draft": self.draft, "mtp": self.mtp}
+        return tuple(name for name, value in used.items() if value)
+
     def rows(self, vocabulary: int, parallel: int, *, recurrent: bool) -> int:
         """Guessed rows that a step may have in all: as many as can be rolled back, and their logits need room."""
         if not self.on:
@@ -354,7 +360,7 @@ class Profile(Section, frozen=True):
         return msgspec.structs.replace(self.engine, **msgspec.structs.asdict(preset))
 
     def with_overrides(self, overrides: dict[str, Any]) -> "Profile":
-        """This profile with `{"section.key": value}` laid over it; `None` values are skipped.
+        """This profile with `{"section.key": value}` or `{"section": value}` laid over it; `None` values are skipped.
 
         Raises `ConfigError` naming the key when a value is out of range.
         """
@@ -363,7 +369,13 @@ class Profile(Section, frozen=True):
             if value is None:
                 continue
             section, _, key = path.partition(".")
-            tree[section][key] = value
+            if not key:
+                tree[section] = value
+            elif isinstance(tree[section], dict):
+                tree[section][key] = value
+            else:
+                # `speculation` is a word or a table.
+                tree[section] = {key: value}
         try:
             return msgspec.convert(tree, Profile)
         except msgspec.ValidationError as error:

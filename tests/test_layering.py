@@ -22,6 +22,7 @@ LAYERS = (
         "forgelm.engine",
         "forgelm.starter",
         "forgelm.fit",
+        "forgelm.drafting",
         "forgelm.selection",
     ),
     ("forgelm.ipc", "forgelm.llama", "forgelm.config", "forgelm.machine"),

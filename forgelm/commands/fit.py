@@ -11,9 +11,10 @@ import rich_click
 from forgelm.commands.fit_report import Report, print_quants, print_report
 from forgelm.commands.fitting import cards_for, instead
 from forgelm.config import KV_TYPES, Profile, load_profile
+from forgelm.drafting import SPECULATION, ways
+from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.budget import DESKTOP, budget_of, imagined_card
-from forgelm.fit.need import Speculation
 from forgelm.fit.published import QUANTS, published_shape
 from forgelm.fit.verdict import judge, model_shape
 from forgelm.llama.lib import build_info
@@ -50,7 +51,10 @@ def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--kv-type", envvar="FORGELM_KV_TYPE", help=f"Type of keys and values: {', '.join(KV_TYPES)}.")
 @click.option("--n-gpu-layers", type=int, envvar="FORGELM_N_GPU_LAYERS", help="Layers on the GPU; -1 is all.")
 @click.option("--device", envvar="FORGELM_DEVICE", help='"auto", "gpu", "cpu", a GPU index or uuid.')
-@click.option("--mtp", type=click.IntRange(min=0), help="Count the model's MTP head too, drafting this many rows.")
+@click.option("--speculation", type=click.Choice(SPECULATION), envvar="FORGELM_SPECULATION", help="Guess tokens ahead.")
+@click.option(
+    "--draft-model", envvar="FORGELM_DRAFT_MODEL", help="A small model with the same vocabulary that guesses."
+)
 @click.option("--quants", is_flag=True, help="Compare the model's common quantizations instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def fit(
@@ -61,7 +65,8 @@ def fit(
     vram: int | None,
     used: int | None,
     ram: int | None,
-    mtp: int | None,
+    speculation: str | None,
+    draft_model: str | None,
     quants: bool,
     as_json: bool,
     **overrides: Any,
@@ -74,6 +79,8 @@ def fit(
     machine = _supposed(read_machine(), vram, used, ram)
     wanted = load_profile(profile) if profile else _largest(machine, vram)
     wanted = (wanted.with_preset(preset) if preset else wanted).with_overrides(_keyed(overrides))
+    guessed = speculation_asked(wanted.speculation, speculation, draft_model)
+    wanted = msgspec.structs.replace(wanted, speculation=guessed)
     pinned = frozenset(key for key, value in _keyed(overrides).items() if value is not None)
     if model is not None and not model.is_file():
         raise ModelError(f"no model file at {model}")
@@ -84,10 +91,10 @@ def fit(
         known = [(quant, published_shape(wanted.model, quant)) for quant in QUANTS]
         print_quants(wanted, [(quant, shape) for quant, shape in known if shape], budget)
         return
-    speculation = Speculation(mtp or 0, head=mtp is not None)
-    report = Report(wanted, path, model_shape(wanted, path), budget, speculation)
+    shape = model_shape(wanted, path)
+    report = Report(wanted, path, shape, budget, ways(wanted, path, shape, on_gpu=bool(cards)))
     try:
-        verdict = judge(wanted, report.shape, budget, pinned=pinned, speculation=speculation)
+        verdict = judge(wanted, shape, budget, pinned=pinned, ways=report.ways)
     except MachineError as error:
         print_report(report, None, as_json=as_json)
         offload = vram is not None or build_info().gpu_offload

@@ -17,7 +17,7 @@ from forgelm.fit.budget import Budget, Pool
 from forgelm.fit.ladder import Ladder, Setting, on_gpu
 from forgelm.fit.need import MIB, Need, Speculation, kv_per_token, need
 from forgelm.fit.shapes import Shape
-from forgelm.fit.verdict import Verdict
+from forgelm.fit.verdict import Verdict, Ways
 
 WIDTH = 120
 """Columns where there is no terminal to ask."""
@@ -34,7 +34,7 @@ class Report(msgspec.Struct, frozen=True):
     path: Path
     shape: Shape
     budget: Budget
-    speculation: Speculation
+    ways: Ways
 
 
 def print_report(report: Report, verdict: Verdict | None, *, as_json: bool) -> None:
@@ -46,13 +46,13 @@ def print_report(report: Report, verdict: Verdict | None, *, as_json: bool) -> N
     profile = verdict.profile if verdict else report.profile
     taken = verdict.need if verdict else _need(report, profile)
     console.print(f"{profile.name}: {report.path.name}, by {report.shape.source}")
-    console.print(_settings(report, profile), "\n")
+    console.print(_settings(report, profile, _speculation(report, verdict)), "\n")
     console.print(_sum_table(report, taken))
     for line in _remarks(report, verdict, taken):
         console.print(line)
     if verdict:
         console.print()
-        console.print(_context_table(report, profile))
+        console.print(_context_table(profile, _ladder(report, verdict)))
 
 
 def print_quants(profile: Profile, shapes: Sequence[tuple[str, Shape]], budget: Budget) -> None:
@@ -88,16 +88,21 @@ def _console() -> Console:
 
 
 def _need(report: Report, profile: Profile) -> Need:
-    return Ladder(report.shape, report.budget, report.speculation).need(Setting(profile.engine, profile.cache))
+    return _ladder(report, None).need(Setting(profile.engine, profile.cache))
 
 
-def _settings(report: Report, profile: Profile) -> str:
+def _speculation(report: Report, verdict: Verdict | None) -> Speculation:
+    return verdict.speculation if verdict else report.ways.last
+
+
+def _settings(report: Report, profile: Profile, speculation: Speculation) -> str:
     engine, setting = profile.engine, Setting(profile.engine, profile.cache)
     kept = profile.cache.kept_sequences(engine.parallel, recurrent=report.shape.recurrent)
     words = [f"context {engine.context:,}", f"KV type {engine.kv_type}", f"requests at once {engine.parallel}"]
     words.append(f"finished ones kept {kept}")
     if report.budget.cards:
         words.append(f"layers on the GPU {on_gpu(report.shape, setting)} of {report.shape.last_layer + 1}")
+    words.append(f"speculation {' and '.join(speculation.drafting.drafters) or 'off'}")
     return ", ".join(words)
 
 
@@ -147,17 +152,17 @@ def _remarks(report: Report, verdict: Verdict | None, taken: Need) -> Iterable[s
         room = f": room for {tier // state} states of {state / MIB:.1f} MiB" if state else ""
         yield f"Of the RAM left over, {_gib(tier)} GiB may hold prefixes and checkpoints{room}."
     most = report.shape.context_train
-    longest = _ladder(report).largest_context(Setting(verdict.profile.engine, verdict.profile.cache))
+    longest = _ladder(report, verdict).largest_context(Setting(verdict.profile.engine, verdict.profile.cache))
     yield f"Longest context with these settings: {longest:,} tokens; a request gets at most {most:,}."
 
 
-def _context_table(report: Report, profile: Profile) -> Table:
+def _context_table(profile: Profile, ladder: Ladder) -> Table:
     counts = _counts(profile.engine)
     table = Table(box=box.SIMPLE_HEAD, title="Longest context, in tokens, by KV type and requests at once")
     table.add_column("KV type")
     for count in counts:
         table.add_column(str(count), justify="right")
-    for kv_type, sizes in _contexts(_ladder(report), profile, counts).items():
+    for kv_type, sizes in _contexts(ladder, profile, counts).items():
         table.add_row(kv_type, *(_tokens(size) for size in sizes.values()))
     return table
 
@@ -177,15 +182,15 @@ def _counts(engine: Engine) -> list[int]:
     return sorted({*AT_ONCE, engine.parallel})
 
 
-def _ladder(report: Report) -> Ladder:
-    return Ladder(report.shape, report.budget, report.speculation)
+def _ladder(report: Report, verdict: Verdict | None) -> Ladder:
+    return Ladder(report.shape, report.budget, _speculation(report, verdict))
 
 
 def _as_json(report: Report, verdict: Verdict | None) -> dict[str, Any]:
     profile = verdict.profile if verdict else report.profile
     taken = verdict.need if verdict else _need(report, profile)
-    ladder, engine, setting = _ladder(report), profile.engine, Setting(profile.engine, profile.cache)
-    budget = report.budget
+    ladder, engine, setting = _ladder(report, verdict), profile.engine, Setting(profile.engine, profile.cache)
+    budget, drafting = report.budget, ladder.speculation.drafting
     return {
         "profile": profile.name,
         "model": str(report.path),
@@ -199,6 +204,7 @@ def _as_json(report: Report, verdict: Verdict | None) -> dict[str, Any]:
             "kept": profile.cache.kept_sequences(engine.parallel, recurrent=report.shape.recurrent),
             "layers_on_gpu": on_gpu(report.shape, setting) if budget.cards else 0,
         },
+        "speculation": {"drafters": drafting.drafters, "rollback": drafting.rollback},
         "parts": taken.parts,
         "gpu": _pool_json(budget.gpu, taken.gpu) if budget.gpu else None,
         "ram": _pool_json(budget.host, taken.host),

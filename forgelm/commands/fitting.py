@@ -4,9 +4,11 @@ A fit that can't be computed never stops a start; it is said in the log, and the
 """
 
 from pathlib import Path
+from typing import Any
 
 from forgelm import log
-from forgelm.config import Profile
+from forgelm.config import Drafting, Profile
+from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.budget import budget_of
 from forgelm.fit.verdict import Verdict, judge, model_shape
@@ -18,7 +20,7 @@ from forgelm.selection import choose_profile, gpus_for, needs_gpu, shipped_profi
 def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str] = frozenset()) -> Verdict | None:
     """How `profile` will run here; None when that can't be told.
 
-    Raises `MachineError` when it doesn't fit, saying what would.
+    Raises `MachineError` when it doesn't fit, saying what would, and `ModelError` for a drafter it can't have.
     """
     if profile.engine.fit == "off":
         return None
@@ -32,18 +34,36 @@ def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str
     if cards is None:
         logger.warning("memory isn't checked", reason="the GPU's free memory can't be read")
         return None
+    possible = ways(profile, path, shape, on_gpu=bool(cards))
     try:
-        verdict = judge(profile, shape, budget_of(machine.memory, cards), pinned=pinned)
+        verdict = judge(profile, shape, budget_of(machine.memory, cards), pinned=pinned, ways=possible)
     except MachineError as error:
         other = instead(profile, machine, offload=build_info().gpu_offload)
         raise MachineError(f"{error}{other}. `--fit off` tries all the same") from None
+    _say(verdict, logger)
+    return verdict
+
+
+def unfitted_drafting(profile: Profile, path: Path, machine: Machine) -> Drafting:
+    """How tokens are guessed ahead where memory isn't checked: as asked where that is what was asked for, else without
+    what takes memory unless a drafter was named. Raises `ModelError` for one that this model can't have."""
+    cards = cards_for(profile, machine)
+    try:
+        shape = model_shape(profile, path)
+    except ModelError:
+        shape = None
+    possible = ways(profile, path, shape, on_gpu=cards != ())
+    unasked = profile.engine.fit != "off" or shape is None
+    return (possible.last if unasked and not possible.demanded else possible.first).drafting
+
+
+def _say(verdict: Verdict, logger: Any) -> None:
     for part in verdict.need.parts:
         logger.debug("memory", part=part.name, gpu_mib=part.gpu >> 20, ram_mib=part.host >> 20, note=part.note)
     if verdict.steps:
         logger.warning("memory is short, so this was given up", steps=", ".join(verdict.steps), now=verdict.summary)
     else:
         logger.info("memory", needed=verdict.summary)
-    return verdict
 
 
 def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:

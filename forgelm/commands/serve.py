@@ -13,8 +13,19 @@ import rich_click
 from forgelm import log, paths
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.commands.fitting import fitted
-from forgelm.config import KV_TYPES, EngineConfig, Fit, KVLayout, Mode, Profile, load_profile
+from forgelm.commands.fitting import fitted, unfitted_drafting
+from forgelm.config import (
+    KV_TYPES,
+    Drafting,
+    EngineConfig,
+    Fit,
+    KVLayout,
+    Mode,
+    Profile,
+    load_profile,
+)
+from forgelm.drafting import SPECULATION
+from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.fit.budget import host_tier_bytes
 from forgelm.llama.lib import build_info
@@ -52,6 +63,10 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--omp-wait", type=click.Choice(["auto", "active", "passive"]), **_env("OMP_WAIT"))
 @click.option("--prefix-cache/--no-prefix-cache", default=None, **_env("PREFIX_CACHE"), help="Keep computed prefixes.")
 @click.option("--disk-tier/--no-disk-tier", default=None, **_env("DISK_TIER"), help="Keep them over restarts, on disk.")
+@click.option(
+    "--speculation", type=click.Choice(SPECULATION), **_env("SPECULATION"), help="Guess tokens ahead, and how."
+)
+@click.option("--draft-model", **_env("DRAFT_MODEL"), help="A small model with the same vocabulary that guesses.")
 @click.option("--queue", type=int, **_env("QUEUE"), help="Requests that may wait before a 429.")
 @click.option("--hang-seconds", type=float, **_env("HANG_SECONDS"), help="Engine silence that counts as a hang.")
 @click.option("--ping-seconds", type=float, **_env("PING_SECONDS"), help="Stream silence before a comment ping.")
@@ -69,6 +84,8 @@ def serve(
     api_key: str | None,
     api_key_file: Path | None,
     allow_cpu: bool,
+    speculation: str | None,
+    draft_model: str | None,
     **overrides: Any,
 ) -> None:
     """Serve a model over an OpenAI-compatible API."""
@@ -78,6 +95,9 @@ def serve(
     asked = {_key(name): value for name, value in overrides.items() if value is not None}
     settled = _settle(profile, machine)
     settled = (settled.with_preset(preset) if preset else settled).with_overrides(asked)
+    settled = msgspec.structs.replace(
+        settled, speculation=speculation_asked(settled.speculation, speculation, draft_model)
+    )
     settled = _with_model(settled, model)
     settled = _placed(settled, machine, allow_cpu=allow_cpu)
     keys = read_keys(api_key, api_key_file)
@@ -85,7 +105,9 @@ def serve(
     verdict = fitted(settled, path, machine, frozenset(asked))
     if verdict:
         settled = verdict.profile
-    command = engine_command(settled, path, machine, level, verdict.host_tier if verdict else None)
+    drafting = verdict.speculation.drafting if verdict else unfitted_drafting(settled, path, machine)
+    host_tier = verdict.host_tier if verdict else None
+    command = engine_command(settled, path, machine, level, host_tier, drafting=drafting)
     _run(settled, path, machine, keys, command)
 
 
@@ -166,7 +188,13 @@ def _placed(profile: Profile, machine: Machine, *, allow_cpu: bool) -> Profile:
 
 
 def engine_command(
-    profile: Profile, model: Path, machine: Machine, log_level: str, host_tier: int | None = None
+    profile: Profile,
+    model: Path,
+    machine: Machine,
+    log_level: str,
+    host_tier: int | None = None,
+    *,
+    drafting: Drafting = Drafting(),  # noqa: B008  it is frozen
 ) -> Command:
     """How to start the engine process for `profile`, with `host_tier` bytes of RAM for saved prefixes."""
     threads = profile.engine.threads or machine.cores.usable
@@ -181,6 +209,7 @@ def engine_command(
         profile.cache,
         host_tier,
         str(paths.cache_dir() / "prefixes"),
+        drafting,
     )
     environment = {
         # A crash would otherwise run gdb on the dying process first.

@@ -25,6 +25,8 @@ class Sizes(msgspec.Struct, frozen=True):
     """`n_rs_seq`: last rows that a recurrent sequence can take back."""
     kv_type: str
     flash: bool
+    guessed: int = 0
+    """Rows of guesses in a step at most, beside one row for each sequence."""
 
     @property
     def rows(self) -> int:
@@ -35,6 +37,11 @@ class Sizes(msgspec.Struct, frozen=True):
     @property
     def outputs(self) -> int:
         """Rows with logits at most."""
+        return self.sequences + self.guessed
+
+    @property
+    def states(self) -> int:
+        """Recurrent states, those to go back to included."""
         return self.sequences * (1 + self.rollback)
 
 

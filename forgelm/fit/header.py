@@ -40,7 +40,7 @@ def shape_of(header: Header, repacked: frozenset[str]) -> Shape:
     tied = all(tensor.name != "output.weight" for tensor in header.tensors)
     layers = tuple(_layers(header, by_layer, count))
     spare = sum((by_layer.get(index, Weights()) for index in range(count, count + heads_in)), Weights())
-    full = next((layer for layer in reversed(layers) if layer.keys), layers[-1])
+    full = _last_attention(layers)
     queries = header.number("attention.head_count", 0) * _head(header, "key")
     return Shape(
         architecture=header.architecture,
@@ -62,6 +62,23 @@ def shape_of(header: Header, repacked: frozenset[str]) -> Shape:
         inner=header.number("ssm.inner_size", 0),
         head=Layer(spare, full.keys, full.values) if heads_in else None,
     )
+
+
+def head_of(header: Header, model: Shape) -> tuple[Layer, int]:
+    """The next-token head of `model` in a file of its own, and the bytes of the token embedding there.
+
+    The embedding is on the host and in the layer's weights as well where it is the output matrix too.
+    """
+    embedding = sum(tensor.bytes for tensor in header.tensors if tensor.name.startswith(_INPUTS))
+    others = sum(tensor.bytes for tensor in header.tensors) - embedding
+    tied = all(tensor.name != "output.weight" for tensor in header.tensors)
+    like = _last_attention(model.layers)
+    return Layer(Weights(others + (embedding if tied else 0)), like.keys, like.values), embedding
+
+
+def _last_attention(layers: tuple[Layer, ...]) -> Layer:
+    """The last layer with attention, whose keys and values a next-token head shares the size of."""
+    return next((layer for layer in reversed(layers) if layer.keys), layers[-1])
 
 
 _INPUT, _OUTPUT = -1, -2

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from forgelm.config import Cache, Engine
+from forgelm.config import Cache, Drafting, Engine
 from forgelm.fit import compute
 from forgelm.fit.compute import Sizes
 from forgelm.fit.shapes import Layer, Shape, Weights
@@ -12,6 +12,8 @@ CUDA_CONTEXT = 300 * MIB
 """What the driver and its libraries take on each card before anything is loaded."""
 PROCESSES = 200 * MIB
 """The API and engine processes without the model."""
+_CUDA, _FORGELM = "CUDA context", "ForgeLM"
+"""Parts there is one of, however many models are loaded."""
 CELL_STEP = 256
 """llama.cpp rounds a context up to this."""
 # Bytes of one block, and elements in it.
@@ -28,12 +30,15 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """What drafting adds; nothing unless asked for."""
+    """A way of guessing ahead, with what memory depends on in it; nothing unless asked for."""
 
-    rollback: int = 0
-    """Rows that a recurrent sequence can take back, each a state more per sequence."""
-    head: bool = False
-    """The model's own next-token (MTP) head, with keys and values of its own."""
+    drafting: Drafting = Drafting()
+    head: Layer | None = None
+    """The next-token (MTP) head; of one in a file of its own all that is in there but the token embedding."""
+    embedding: int = 0
+    """Bytes of that."""
+    draft: Shape | None = None
+    """The draft model."""
 
 
 NONE = Speculation()
@@ -74,11 +79,13 @@ def need(shape: Shape, engine: Engine, cache: Cache, *, cards: int, speculation:
         _compute(shape, sizes, on_host, cards if first <= last else 0),
         Part("outputs", host=sizes.outputs * shape.vocabulary * compute.F32, note=f"logits of {sizes.outputs} rows"),
     ]
-    if speculation.head and shape.head:
-        parts.append(_draft(shape, shape.head, sizes, on_gpu=first <= last))
+    if speculation.head:
+        parts.append(_head(shape, speculation, speculation.head, engine, sizes, on_gpu=first <= last))
+    if speculation.draft:
+        parts.append(_draft(speculation.draft, engine, sizes, cards=cards if first <= last else 0))
     if first <= last:
-        parts.append(Part("CUDA context", gpu=CUDA_CONTEXT * cards, note="an estimate"))
-    parts.append(Part("ForgeLM", host=PROCESSES, note="its two processes, an estimate"))
+        parts.append(Part(_CUDA, gpu=CUDA_CONTEXT * cards, note="an estimate"))
+    parts.append(Part(_FORGELM, host=PROCESSES, note="its two processes, an estimate"))
     return Need(tuple(part for part in parts if part.gpu or part.host), weights_here.copied)
 
 
@@ -89,9 +96,10 @@ def sizes_of(shape: Shape, engine: Engine, cache: Cache, speculation: Speculatio
         cells=-(-engine.context // CELL_STEP) * CELL_STEP,
         micro_batch=engine.n_ubatch,
         sequences=engine.parallel + kept,
-        rollback=speculation.rollback,
+        rollback=speculation.drafting.rollback if shape.recurrent else 0,
         kv_type=engine.kv_type,
         flash=engine.flash_attention != "off",
+        guessed=speculation.drafting.rows(shape.vocabulary, engine.parallel, recurrent=shape.recurrent),
     )
 
 
@@ -134,7 +142,7 @@ def _kv(layers: tuple[Layer, ...], sizes: Sizes) -> int:
 
 
 def _states(layers: tuple[Layer, ...], sizes: Sizes) -> int:
-    return sizes.outputs * sum(layer.state for layer in layers)
+    return sizes.states * sum(layer.state for layer in layers)
 
 
 def _compute(shape: Shape, sizes: Sizes, on_host: tuple[Layer, ...], cards: int) -> Part:
@@ -146,14 +154,34 @@ def _compute(shape: Shape, sizes: Sizes, on_host: tuple[Layer, ...], cards: int)
     return Part("compute buffers", gpu, host, note)
 
 
-def _draft(shape: Shape, head: Layer, sizes: Sizes, *, on_gpu: bool) -> Part:
-    """The MTP head runs in a context of its own, as long as the model's: weights, cache, buffers and outputs."""
+def _head(shape: Shape, speculation: Speculation, head: Layer, engine: Engine, sizes: Sizes, *, on_gpu: bool) -> Part:
+    """The MTP head runs in a context of its own, as long as the model's: weights, cache, buffers and outputs.
+
+    Hidden states of a whole batch are kept three times on the host: as the model gives and as the head takes and gives.
+    """
     alone = msgspec.structs.replace(shape, layers=(head,))
-    here = sizes.outputs * shape.vocabulary * compute.F32
+    states = 3 * engine.n_batch * shape.hidden * compute.F32
+    here = sizes.sequences * shape.vocabulary * compute.F32 + states + speculation.embedding
     there = head.weights.bytes + _kv((head,), sizes) + compute.device_bytes(alone, sizes, gpu=on_gpu)
     if not on_gpu:
         return Part("MTP head", host=here + there)
     return Part("MTP head", there, here + compute.host_bytes(alone, sizes))
+
+
+def _draft(shape: Shape, engine: Engine, sizes: Sizes, *, cards: int) -> Part:
+    """A draft model has a context of its own, as long as the model's and with as many sequences.
+
+    A recurrent one guesses in copies of them. All its layers are where the model's last is.
+    """
+    kept = sizes.sequences - engine.parallel + (engine.parallel if shape.recurrent else 0)
+    whole = need(
+        shape,
+        msgspec.structs.replace(engine, n_gpu_layers=-1),
+        Cache(prefix_cache=kept > 0, sequences=kept),
+        cards=cards,
+    )
+    own = [part for part in whole.parts if part.name not in (_CUDA, _FORGELM)]
+    return Part("draft model", sum(part.gpu for part in own), sum(part.host for part in own), shape.architecture)
 
 
 def _tied_note(shape: Shape, first: int) -> str:

@@ -1,5 +1,6 @@
 """Whether a profile's model fits this machine, what to give up for it, and how to say so in a line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,26 @@ from forgelm.llama.repack import installed_repacked_types
 GIB = 2**30
 
 
+class Ways(msgspec.Struct, frozen=True):
+    """The ways of guessing ahead that a profile allows of, from what it wants to what costs least."""
+
+    options: tuple[Speculation, ...] = (NONE,)
+    """At least one."""
+    demanded: bool = False
+    """One drafter was asked for by name; otherwise whatever fits will do."""
+
+    @property
+    def first(self) -> Speculation:
+        return self.options[0]
+
+    @property
+    def last(self) -> Speculation:
+        return self.options[-1]
+
+
+NO_WAYS = Ways()
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """How a profile will run."""
 
@@ -27,6 +48,8 @@ class Verdict(msgspec.Struct, frozen=True):
     budget: Budget
     steps: tuple[str, ...] = ()
     """What was given up."""
+    speculation: Speculation = NONE
+    """How tokens are guessed ahead."""
 
     @property
     def summary(self) -> str:
@@ -57,30 +80,48 @@ def judge(
     budget: Budget,
     *,
     pinned: frozenset[str] = frozenset(),
-    speculation: Speculation = NONE,
+    ways: Ways = NO_WAYS,
 ) -> Verdict:
     """Fit `profile` into `budget`. Settings in `pinned` (`engine.context`) were asked for and stay as they are.
 
-    Raises `MachineError` when it doesn't fit and may not, or can't, be made to; the message says what would.
+    Speculation goes first, asked for or not: it makes answers faster, never better. Raises `MachineError` when the
+    profile doesn't fit and may not, or can't, be made to; the message says what would.
     """
-    ladder = Ladder(shape, budget, speculation)
     wanted = Setting(profile.engine, profile.cache)
-    if profile.engine.fit == "off" or ladder.holds(wanted):
-        return Verdict(profile, ladder.need(wanted), budget)
+    for way in ways.options:
+        ladder = Ladder(shape, budget, way)
+        if profile.engine.fit == "off" or ladder.holds(wanted):
+            return Verdict(profile, ladder.need(wanted), budget, tuple(_given_up(ways.first, way)), way)
+        if profile.engine.fit == "strict" and ways.demanded:
+            break
+    least = Ladder(shape, budget, ways.last)
     if profile.engine.fit == "adjust":
-        found = ladder.descend(wanted, pinned)
+        found = least.descend(wanted, pinned)
         if found.fits:
             changed = msgspec.structs.replace(profile, engine=found.setting.engine, cache=found.setting.cache)
-            return Verdict(changed, found.need, budget, found.steps)
-    raise MachineError(_refusal(profile, ladder, wanted))
+            steps = (*_given_up(ways.first, ways.last), *found.steps)
+            return Verdict(changed, found.need, budget, steps, ways.last)
+    raise MachineError(_refusal(profile, least, ways, wanted))
 
 
-def _refusal(profile: Profile, ladder: Ladder, wanted: Setting) -> str:
+def _given_up(before: Speculation, after: Speculation) -> Iterator[str]:
+    old, new = before.drafting, after.drafting
+    if old.on and not new.on:
+        yield "speculation off: the draft would not fit"
+    elif (old.mtp and not new.mtp) or (old.draft and not new.draft):
+        yield "speculation by n-gram alone: the draft would not fit"
+    elif old.rollback != new.rollback:
+        yield f"tokens guessed at once {old.rollback} → {new.rollback}"
+
+
+def _refusal(profile: Profile, ladder: Ladder, ways: Ways, wanted: Setting) -> str:
     need = ladder.need(wanted)
+    if ways.demanded and profile.engine.fit == "strict":
+        need = Ladder(ladder.shape, ladder.budget, ways.first).need(wanted)
     lacking = f"{profile.name} doesn't fit: it takes {_both(ladder.budget, need)}"
     freest = ladder.descend(wanted)
     if freest.fits:
-        return f"{lacking}. It would fit with {', '.join(freest.steps)}"
+        return f"{lacking}. It would fit with {', '.join((*_given_up(ways.first, ways.last), *freest.steps))}"
     return f"{lacking}. {_least(ladder, freest)}"
 
 

@@ -53,7 +53,7 @@ def context(model: Any, sizes: Sizes) -> Allocated:
     params.n_seq_max = sizes.sequences
     params.n_rs_seq = sizes.rollback
     params.n_outputs_max = sizes.outputs
-    params.n_outputs_max_per_seq = 1 + sizes.rollback
+    params.n_outputs_max_per_seq = 1 + max(sizes.rollback, sizes.guessed)
     params.type_k = params.type_v = KV_TYPES[sizes.kv_type]
     params.flash_attn_type = 1 if sizes.flash else 0
     params.kv_unified = params.swa_full = params.no_perf = True

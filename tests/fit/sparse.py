@@ -45,7 +45,7 @@ GEMMA3_4B = Dense("gemma3", 34, 2560, 10240, 8, 4, 256, 262144, tied=True, windo
 def write_qwen35(size: str, target: Path, kind: Kind = Kind.Q4_K) -> None:
     """Qwen3.5 in one of its published sizes, with the MTP head; the vocabulary in 6 bits, the rest in `kind`."""
     shape = QWEN35[size]
-    writer = make_qwen35._writer(target, shape)
+    writer = make_qwen35._writer(target, shape, make_qwen35.WHOLE)
     tensors = _Tensors(writer, kind)
     _add_vocabulary(tensors, writer, shape.hidden, QWEN_SIZE, tied=size != "9B")
     for index in range(shape.layers + 1):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forgelm.config import Cache, Engine
+from forgelm.config import Cache, Drafting, Engine
 from forgelm.fit import compute
 from forgelm.fit.compute import Sizes
 from forgelm.fit.header import shape_of
@@ -97,9 +97,11 @@ def agree(subject: Subject, engine: Engine, speculation: Speculation = NONE) -> 
     parts = {part.name: part.host for part in expected.parts}
     assert parts.get("KV cache", 0) == pytest.approx(taken.cache, abs=ROUNDING)
     assert parts.get("recurrent states", 0) == pytest.approx(taken.states, abs=ROUNDING)
-    # Rows of a rollback come with the first decode that verifies some.
-    outputs = taken.outputs * (1 + speculation.rollback)
-    assert parts["outputs"] == pytest.approx(outputs, abs=ROUNDING)
+    # Rows of guesses come with the first decode that verifies some.
+    sizes = subject.sizes(engine, speculation)
+    times = sizes.outputs / sizes.sequences
+    outputs = taken.outputs * times
+    assert parts["outputs"] == pytest.approx(outputs, abs=ROUNDING * times)
     assert parts["compute buffers"] == pytest.approx(taken.compute, rel=0.2, abs=MIB)
     weights = parts["weights"]
     ours = weights + sum(parts[name] for name in parts if name not in ("weights", "ForgeLM"))
@@ -131,7 +133,12 @@ def test_without_flash_attention(subjects: dict[str, Subject], name: str) -> Non
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rollback_costs_a_state_per_row(subjects: dict[str, Subject], rows: int) -> None:
     for parallel in (1, 4):
-        agree(subjects["qwen35"], Engine(parallel=parallel), Speculation(rollback=rows))
+        agree(subjects["qwen35"], Engine(parallel=parallel), Speculation(Drafting(ngram=True, rollback=rows)))
+
+
+def test_guesses_of_attention_models_cost_no_states(subjects: dict[str, Subject]) -> None:
+    for parallel in (1, 4):
+        agree(subjects["starter"], Engine(parallel=parallel), Speculation(Drafting(ngram=True)))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgelm.config import KV_TYPES, Cache, Engine
+from forgelm.config import KV_TYPES, Cache, Drafting, Engine
 from forgelm.fit.need import CUDA_CONTEXT, Need, Speculation, first_on_gpu, kv_per_token, need, sizes_of
 from forgelm.fit.shapes import Shape, Weights
 from tests.fit.shapes import DENSE, MIB, QWEN_4B, QWEN_9B, SHAPES, engine
@@ -98,20 +98,85 @@ def test_states_are_of_running_and_kept_sequences() -> None:
     assert taken(DENSE).part("recurrent states").gpu == 0
 
 
-def test_rollback_multiplies_states() -> None:
-    plain = need(QWEN_4B, Engine(), Cache(), cards=1)
-    rolling = need(QWEN_4B, Engine(), Cache(), cards=1, speculation=Speculation(rollback=2))
-    assert rolling.part("recurrent states").gpu == 3 * plain.part("recurrent states").gpu
-    assert rolling.part("outputs").host == 3 * plain.part("outputs").host
+def guessing(shape: Shape, speculation: Speculation, **changes: int | str) -> Need:
+    return need(shape, engine(**changes), Cache(), cards=1, speculation=speculation)
+
+
+def test_rollback_multiplies_states_and_every_running_sequence_gets_rows() -> None:
+    rolling = guessing(QWEN_4B, Speculation(Drafting(ngram=True, rollback=2)))
+    assert rolling.part("recurrent states").gpu == 3 * taken(QWEN_4B).part("recurrent states").gpu
+    more = rolling.part("outputs").host - taken(QWEN_4B).part("outputs").host
+    assert more == Engine().parallel * 2 * QWEN_4B.vocabulary * 4
+
+
+def test_a_rollback_is_of_no_concern_to_attention() -> None:
+    rolling = guessing(DENSE, Speculation(Drafting(ngram=True, rollback=2)))
+    assert rolling == guessing(DENSE, Speculation(Drafting(ngram=True)))
+
+
+def test_guesses_of_attention_models_cost_their_logits() -> None:
+    rows = Drafting(ngram=True).rows(DENSE.vocabulary, 4, recurrent=False)
+    found = guessing(DENSE, Speculation(Drafting(ngram=True)))
+    assert found.part("outputs").host - taken(DENSE).part("outputs").host == rows * DENSE.vocabulary * 4
+    assert 4 <= rows <= 63
+    assert found.gpu == taken(DENSE).gpu
 
 
 def test_the_mtp_head_has_weights_and_a_cache_of_its_own() -> None:
-    plain = need(QWEN_4B, engine(kv_type="q8_0"), Cache(), cards=1)
-    drafting = need(QWEN_4B, engine(kv_type="q8_0"), Cache(), cards=1, speculation=Speculation(head=True))
+    plain = taken(QWEN_4B, kv_type="q8_0")
+    drafting = guessing(QWEN_4B, Speculation(Drafting(mtp="model"), head=QWEN_4B.head), kv_type="q8_0")
     assert plain.part("MTP head").gpu == 0
     cache = 8192 * kv_per_token(QWEN_4B, "q8_0") // 8  # one layer, where the model has eight
     assert drafting.part("MTP head").gpu > 81_195_008 + cache
     assert drafting.gpu - plain.gpu == drafting.part("MTP head").gpu
+
+
+def test_a_head_in_a_file_of_its_own_has_an_embedding_in_ram() -> None:
+    assert QWEN_4B.head is not None
+    own, apart = (
+        guessing(QWEN_4B, Speculation(Drafting(mtp="head"), head=QWEN_4B.head, embedding=bytes_)).part("MTP head")
+        for bytes_ in (0, 7 * MIB)
+    )
+    assert (apart.gpu, apart.host) == (own.gpu, own.host + 7 * MIB)
+
+
+def test_hidden_states_of_a_batch_are_in_ram() -> None:
+    short, long = (
+        guessing(QWEN_4B, Speculation(Drafting(mtp="model"), head=QWEN_4B.head), n_batch=rows).part("MTP head").host
+        for rows in (512, 1024)
+    )
+    assert long - short == 3 * 512 * QWEN_4B.hidden * 4
+
+
+@pytest.mark.parametrize("cards", [0, 1])
+def test_a_draft_model_takes_what_it_would_take_alone(cards: int) -> None:
+    speculation = Speculation(Drafting(draft="small"), draft=DENSE)
+    found = need(DENSE, engine(), Cache(), cards=cards, speculation=speculation)
+    part, alone = found.part("draft model"), taken(DENSE, cards)
+    once = [alone.part(name) for name in ("CUDA context", "ForgeLM")]
+    assert part.gpu == alone.gpu - sum(each.gpu for each in once)
+    assert part.host == alone.host - sum(each.host for each in once)
+    assert found.part("weights") == alone.part("weights")
+
+
+def test_a_recurrent_draft_model_guesses_in_copies() -> None:
+    speculation = Speculation(Drafting(draft="small"), draft=QWEN_4B)
+    small, large = (
+        need(DENSE, engine(parallel=count), Cache(prefix_cache=False), cards=1, speculation=speculation)
+        for count in (1, 2)
+    )
+    state = int(50.25 * MIB)
+    grown = large.part("draft model").gpu - small.part("draft model").gpu
+    assert 2 * state <= grown < 4 * state
+
+
+def test_a_draft_model_stays_on_the_gpu_with_the_models_last_layer() -> None:
+    speculation = Speculation(Drafting(draft="small"), draft=DENSE)
+    whole, few, none = (
+        guessing(DENSE, speculation, n_gpu_layers=count).part("draft model").gpu for count in (-1, 1, 0)
+    )
+    assert whole == few > 0
+    assert none == 0
 
 
 def test_a_context_is_rounded_up_to_llama_cpps_steps() -> None:
