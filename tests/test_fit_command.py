@@ -37,12 +37,14 @@ def test_the_table_for_a_card_that_isnt_here() -> None:
     for said in (
         "published shape and size of Qwen3.5-4B Q4_K_M",
         "65,536 cells × 17,408 bytes (q8_0)",
-        "8 sequences × 50.25 MiB",
+        "8 sequences × 50.25 MiB × 4",
+        "speculation ngram",
+        "MTP head",
         "the token embedding on both",
         "CUDA context",
         "in use by others",
         "It fits.",
-        "Longest context with these settings: 188,416 tokens; a request gets at most 262,144.",
+        "Longest context with these settings: 95,232 tokens; a request gets at most 262,144.",
     ):
         assert said in result.stdout
     assert "\x1b" not in result.stdout
@@ -112,9 +114,11 @@ def test_longest_contexts_grow_with_fewer_bits_and_fewer_requests() -> None:
 @pytest.mark.parametrize("profile", ["turbo_4b", "balanced_9b"])
 @pytest.mark.parametrize("preset", ["short", "medium", "long"])
 def test_every_preset_fits_the_card_it_is_for(profile: str, preset: str) -> None:
-    """8 GB with half a gigabyte of desktop, and nothing given up."""
+    """8 GB with half a gigabyte of desktop, and nothing given up but guesses."""
     found = report("--profile", profile, "--preset", preset, *ON_8G)
-    assert (found["fits"], found["steps"]) == (True, [])
+    assert found["fits"]
+    assert all("speculation" in step or "guessed" in step for step in found["steps"])
+    assert report("--profile", profile, "--preset", preset, "--speculation", "off", *ON_8G)["steps"] == []
 
 
 @pytest.mark.parametrize("profile", ["cpu_fallback", "cpu_fallback_small"])
@@ -133,15 +137,40 @@ def test_a_flag_beats_the_preset_and_the_preset_the_profile() -> None:
     assert variable["settings"]["parallel"] == 8
 
 
-def test_the_mtp_head_is_counted_when_asked_for() -> None:
-    without, drafting = (report("--profile", "turbo_4b", *ON_8G, *more) for more in ((), ("--mtp", "2")))
-    names = [part["name"] for part in drafting["parts"]]
+def test_speculation_is_counted_as_it_is_asked_for() -> None:
+    off, mtp, profiles = (
+        report("--profile", "turbo_4b", *ON_8G, *more)
+        for more in (("--speculation", "off"), ("--speculation", "mtp"), ())
+    )
+    names = [part["name"] for part in mtp["parts"]]
     assert "MTP head" in names
-    assert "MTP head" not in [part["name"] for part in without["parts"]]
-    states = [
-        next(p["gpu"] for p in found["parts"] if p["name"] == "recurrent states") for found in (without, drafting)
-    ]
-    assert states[1] == 3 * states[0]
+    assert "MTP head" not in [part["name"] for part in off["parts"]]
+    states = [next(p["gpu"] for p in each["parts"] if p["name"] == "recurrent states") for each in (off, mtp)]
+    assert states[1] == 4 * states[0]
+    assert [each["speculation"]["drafters"] for each in (off, mtp, profiles)] == [[], ["mtp"], ["ngram", "mtp"]]
+    variable = report("--profile", "turbo_4b", *ON_8G, FORGELM_SPECULATION="off")
+    assert variable["parts"] == off["parts"]
+
+
+def test_a_draft_model_is_a_part(starter_path: Path) -> None:
+    found = report("--profile", "turbo_4b", *ON_8G, "--draft-model", str(starter_path))
+    assert found["speculation"]["drafters"] == ["draft"]
+    (part,) = (part for part in found["parts"] if part["name"] == "draft model")
+    assert part["gpu"] > starter_path.stat().st_size
+
+
+def test_a_card_that_is_short_gets_no_speculation() -> None:
+    result = run("--profile", "balanced_9b", "--vram", "8G", "--used", "1400M", "--ram", "16G")
+    assert result.returncode == 0
+    assert "It fits after giving up: speculation off: the draft would not fit." in result.stdout
+    assert "speculation off" in result.stdout.splitlines()[1]
+
+
+def test_a_head_that_the_model_lacks_is_refused(starter_path: Path) -> None:
+    models = str(starter_path.parent)
+    result = run("--profile", "starter", "--device", "cpu", "--speculation", "mtp", FORGELM_MODELS=models)
+    assert result.returncode == 1
+    assert "llama models are not known to have a next-token head" in result.stderr
 
 
 def test_a_given_file_is_looked_at(tmp_path: Path) -> None:
@@ -161,7 +190,8 @@ def test_steps_down_are_told() -> None:
     found = report(*arguments)
     assert found["fits"]
     assert found["gpu"]["left"] >= 0
-    assert found["steps"] == [f"context 65,536 → {found['settings']['context']:,}", "kept sequences 4 → 1"]
+    assert found["steps"][0] == "speculation off: the draft would not fit"
+    assert found["steps"][1:] == [f"context 65,536 → {found['settings']['context']:,}", "kept sequences 4 → 1"]
     assert f"It fits after giving up: {', '.join(found['steps'])}." in run(*arguments).stdout.replace("\n", " ")
 
 

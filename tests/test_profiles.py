@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forgelm import config, paths
-from forgelm.config import Profile
+from forgelm.config import Profile, Speculation
 from forgelm.errors import ConfigError
 
 SHIPPED = sorted(paths.shipped_profiles_dir().glob("*.toml"))
@@ -122,6 +122,11 @@ def test_a_shipped_profile_has_three_presets_and_is_the_medium_one(path: Path) -
     assert contexts == sorted(set(contexts))
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_profile_guesses_ahead_where_that_pays(path: Path) -> None:
+    assert load(path).speculation == "auto"
+
+
 @pytest.mark.parametrize("name", CARDS)
 def test_sampling_is_the_model_cards(name: str) -> None:
     sampling = load(paths.shipped_profiles_dir() / f"{name}.toml").sampling
@@ -153,6 +158,14 @@ def test_sampling_is_the_model_cards(name: str) -> None:
         (MINIMAL + "[engine]\ndevice = []\n", ["device", "$.engine"]),
         (MINIMAL + '[engine]\ndevice = ["0", "cpu"]\n', ["device", "$.engine"]),
         (MINIMAL + "[server]\nport = 70000\n", ["65535", "$.server.port"]),
+        (f'speculation = "fast"\n{MINIMAL}', ["fast", "$.speculation"]),
+        (f"speculation = 3\n{MINIMAL}", ["int", "$.speculation"]),
+        (MINIMAL + '[speculation]\ndrafter = "eagle"\n', ["eagle", "$.speculation.drafter"]),
+        (MINIMAL + "[speculation]\ndepht = 3\n", ["depht", "$.speculation"]),
+        (MINIMAL + "[speculation]\ndepth = 64\n", ["<= 63", "$.speculation.depth"]),
+        (MINIMAL + '[speculation]\ndrafter = "draft"\n', ["needs a model", "$.speculation"]),
+        (MINIMAL + '[speculation]\nmodel = "small.gguf"\n', ["draft", "mtp", "$.speculation"]),
+        (MINIMAL + "[speculation]\nadaptive = false\n", ["a depth is needed", "$.speculation"]),
         ('name = "x"\n', ["model"]),
         ("name = \n", ["line 1"]),
     ],
@@ -207,6 +220,19 @@ def test_an_override_beats_the_profile(own: Path) -> None:
     assert profile.engine.context == 1024
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ({"speculation": "off"}, "off"),
+        ({"speculation": {"drafter": "mtp"}}, Speculation("mtp")),
+        ({"speculation.depth": 5}, Speculation(depth=5)),
+        ({"speculation.depth": 5, "speculation.adaptive": False}, Speculation(depth=5, adaptive=False)),
+    ],
+)
+def test_a_word_and_a_table_are_overridden_alike(override: dict[str, Any], expected: str | Speculation) -> None:
+    assert config.load_profile("starter").with_overrides(override).speculation == expected
+
+
 def test_a_preset_sets_three_sizes_and_an_override_beats_it() -> None:
     profile = config.load_profile("turbo_4b").with_preset("long")
     assert (profile.engine.context, profile.engine.kv_type, profile.engine.parallel) == (262_144, "q4_0", 1)
@@ -233,6 +259,8 @@ def test_a_users_profile_beats_the_shipped_one_of_that_name(own: Path) -> None:
         ({"engine.context": 1}, "$.engine.context"),
         ({"server.port": -1}, "$.server.port"),
         ({"engine.device": "x"}, "'x'"),
+        ({"speculation": "x"}, "$.speculation"),
+        ({"speculation.depth": 99}, "$.speculation.depth"),
     ],
 )
 def test_a_wrong_override_is_refused(override: dict[str, Any], said: str) -> None:

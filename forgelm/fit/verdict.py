@@ -116,12 +116,14 @@ def _given_up(before: Speculation, after: Speculation) -> Iterator[str]:
 
 def _refusal(profile: Profile, ladder: Ladder, ways: Ways, wanted: Setting) -> str:
     need = ladder.need(wanted)
+    without: tuple[str, ...] = ()
     if ways.demanded and profile.engine.fit == "strict":
         need = Ladder(ladder.shape, ladder.budget, ways.first).need(wanted)
+        without = tuple(step.partition(":")[0] for step in _given_up(ways.first, ways.last))
     lacking = f"{profile.name} doesn't fit: it takes {_both(ladder.budget, need)}"
     freest = ladder.descend(wanted)
     if freest.fits:
-        return f"{lacking}. It would fit with {', '.join((*_given_up(ways.first, ways.last), *freest.steps))}"
+        return f"{lacking}. It would fit with {', '.join((*without, *freest.steps))}"
     return f"{lacking}. {_least(ladder, freest)}"
 
 

@@ -5,12 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forgelm.config import Cache, Profile
+from forgelm.config import Cache, Drafting, Profile, Speculation, SpeculationWord
+from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
+from forgelm.fit import need
 from forgelm.fit.budget import Budget
 from forgelm.fit.ladder import Ladder, Setting
-from forgelm.fit.verdict import judge, model_shape
-from tests.fit.shapes import GIB, QWEN_4B, QWEN_9B, budget, shipped
+from forgelm.fit.shapes import Shape
+from forgelm.fit.verdict import Verdict, Ways, judge, model_shape
+from tests.fit.shapes import DENSE, GIB, QWEN_4B, QWEN_9B, budget, shipped
 
 
 def profile(name: str = "turbo_4b", **engine: int | str) -> Profile:
@@ -80,6 +83,93 @@ def test_off_doesnt_look() -> None:
 def test_the_host_tier_is_a_share_of_what_is_left() -> None:
     verdict = judge(profile(), QWEN_4B, budget(7.5, 16.0))
     assert verdict.host_tier == (16 * GIB - verdict.need.host) // 4
+
+
+# --- speculation ------------------------------------------------------------------------------------------------------
+
+
+def guessing(
+    name: str, shape: Shape, speculation: SpeculationWord | Speculation = "auto", **engine: int | str
+) -> Verdict:
+    """The verdict `forgelm serve` reaches with so much free on the card."""
+    free = engine.pop("free")
+    wanted = msgspec.structs.replace(profile(name, **engine), speculation=speculation)
+    possible = ways(wanted, Path("not here"), shape, on_gpu=True)
+    return judge(wanted, shape, budget(float(free)), ways=possible)
+
+
+def test_with_room_all_that_is_wanted_is_used() -> None:
+    verdict = guessing("turbo_4b", QWEN_4B, free=7.5)
+    assert (verdict.steps, verdict.speculation.drafting.drafters) == ((), ("ngram", "mtp"))
+    assert verdict.speculation.drafting.rollback == 3
+    assert verdict.need.part("MTP head").gpu
+    assert budget(7.5).holds(verdict.need)
+
+
+def test_an_8_gb_card_that_is_short_starts_with_speculation_off_and_says_so() -> None:
+    """Qwen3.5-9B beside a desktop that takes 1.4 GiB: the model fits as asked, the head and its states don't."""
+    verdict = guessing("balanced_9b", QWEN_9B, free=6.5)
+    assert verdict.steps == ("speculation off: the draft would not fit",)
+    assert verdict.profile.engine == profile("balanced_9b").engine
+    assert not verdict.speculation.drafting.on
+    assert verdict.need == Ladder(QWEN_9B, budget(6.5)).need(Setting(verdict.profile.engine, Cache()))
+
+
+def test_fewer_guesses_come_before_none() -> None:
+    verdict = guessing("balanced_9b", QWEN_9B, free=7.5)
+    assert verdict.steps == ("tokens guessed at once 3 → 2",)
+    assert verdict.speculation.drafting.rollback == 2
+
+
+def test_the_draft_goes_before_anything_else() -> None:
+    verdict = guessing("balanced_9b", QWEN_9B, free=5.9)
+    assert verdict.steps[0] == "speculation off: the draft would not fit"
+    assert len(verdict.steps) > 1
+    without = judge(profile("balanced_9b"), QWEN_9B, budget(5.9))
+    assert (verdict.steps[1:], verdict.profile.engine) == (without.steps, without.profile.engine)
+
+
+def test_however_little_is_free_speculation_never_costs_the_start() -> None:
+    """Where the model itself fits in some way, it starts, in the sizes it has without speculation."""
+    for tenths in range(20, 80):
+        free = tenths / 10
+        without = judge(profile("balanced_9b"), QWEN_9B, budget(free))
+        verdict = guessing("balanced_9b", QWEN_9B, free=free)
+        assert verdict.profile.engine == without.profile.engine
+        assert budget(free).holds(verdict.need)
+        assert verdict.speculation.drafting.on or verdict.steps[0].startswith("speculation off")
+
+
+def test_a_named_drafter_that_doesnt_fit_is_turned_off_too() -> None:
+    verdict = guessing("balanced_9b", QWEN_9B, Speculation("mtp"), free=6.5)
+    assert verdict.steps == ("speculation off: the draft would not fit",)
+
+
+def test_a_strict_profile_is_refused_with_the_drafter_it_names() -> None:
+    with pytest.raises(MachineError) as caught:
+        guessing("balanced_9b", QWEN_9B, Speculation("mtp"), free=6.5, fit="strict")
+    assert "balanced_9b doesn't fit: it takes 7." in str(caught.value)
+    assert str(caught.value).endswith("It would fit with speculation off")
+
+
+def test_a_strict_profile_that_names_none_takes_what_fits() -> None:
+    verdict = guessing("balanced_9b", QWEN_9B, free=6.5, fit="strict")
+    assert verdict.steps == ("speculation off: the draft would not fit",)
+
+
+def test_what_isnt_looked_at_is_taken_in_full() -> None:
+    verdict = guessing("balanced_9b", QWEN_9B, free=1.0, fit="off")
+    assert (verdict.steps, verdict.speculation.drafting.drafters) == ((), ("ngram", "mtp"))
+
+
+def test_ngram_stays_where_it_costs_nothing() -> None:
+    """An attention model with a draft model that has no room."""
+    both = Ways(
+        (need.Speculation(Drafting(ngram=True, draft="large"), draft=DENSE), need.Speculation(Drafting(ngram=True)))
+    )
+    verdict = judge(profile(), DENSE, budget(9.5), ways=both)
+    assert verdict.steps == ("speculation by n-gram alone: the draft would not fit",)
+    assert verdict.speculation.drafting == Drafting(ngram=True)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
