@@ -1,7 +1,7 @@
 """What a model that drafts has to do: keep up with the target's memory, and guess.
 
-Its own memory mirrors the target's slot by slot: what is forked, cut, saved and loaded there is so here. It may know less
-of a slot than the target does, never anything else; what it lacks it computes before it guesses, or guesses worse.
+Its own memory mirrors the target's slot by slot: what is forked, cut, saved and loaded there is so here. It may know
+less of a slot than the target does, never anything else; what it lacks it computes before it guesses, or guesses worse.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ sequence raises here.
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count, islice
 
 import msgspec
@@ -18,8 +18,10 @@ from forgelm.engine.plan import (
     CANDIDATES,
     UNDECIDED,
     Archive,
+    Ask,
     Decode,
     DecodeResult,
+    Drafts,
     Draw,
     Drawn,
     Drop,
@@ -32,12 +34,14 @@ from forgelm.engine.plan import (
     Plan,
     Restore,
     Save,
+    Settle,
     Span,
     Tokens,
     Trim,
 )
 from forgelm.engine.prefix import Checkpoint, Holder, Kept
 from forgelm.engine.sampling import fits_candidates
+from forgelm.engine.verify import verify
 from forgelm.ipc.messages import ModelFacts, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
@@ -66,6 +70,10 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Kill the process in this step."""
     fail_load: str = ""
     """Refuse to load, with this reason."""
+    draft_rows: int = 0
+    """Rows that a step may guess; a made-up draft model makes the guesses."""
+    draft_errors: int = 5
+    """One guess in so many is wrong; 0: none."""
 
 
 class FakeBackend:
@@ -95,6 +103,8 @@ class FakeBackend:
         self._users: Counter[int] = Counter()
         """Slots that hold a cell."""
         self._new_cell = count()
+        self._rolled_back: set[int] = set()
+        """Slots of a hybrid whose state lies where a rollback left it."""
         self._stateless: set[int] = set()
         """Slots of a hybrid forked from the middle of another: a state must be loaded before they are computed."""
         self._saved: dict[int, tuple[bool, list[int]]] = {}
@@ -134,6 +144,8 @@ class FakeBackend:
             warmup_prefill_rate=1 / settings.row if settings.row else 100_000.0,
             cell_bytes=CELL_BYTES,
             state_bytes=STATE_BYTES if self.splits_batches else 0,
+            drafters=("draft",) if settings.draft_rows else (),
+            draft_depth=settings.draft_rows,
         )
 
     @property
@@ -155,10 +167,6 @@ class FakeBackend:
                 case Decode():
                     if not results or results[-1].status is DecodeStatus.OK:
                         results.append(self._decode(operation))
-                case Trim(slot, length):
-                    self._trim(slot, length)
-                case Fork(source, target, length):
-                    self._fork(source, target, length)
                 case Save(slot, key, whole):
                     saved.append((key, self._save(slot, key, whole=whole)))
                 case Restore(slot, key):
@@ -170,26 +178,43 @@ class FakeBackend:
                     archived.append((key, self._archive(key, tokens)))
                 case Fetch():
                     self._reading.append(operation)
+                case _:
+                    self._arrange(operation)
         moves = Moves(tuple(saved), archived=tuple(archived), fetched=fetched, lost=lost)
         return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0, moves)
+
+    def _arrange(self, operation: Trim | Fork | Settle) -> None:
+        match operation:
+            case Trim(slot, length):
+                self._trim(slot, length)
+            case Fork(source, target, length):
+                self._fork(source, target, length)
+            case Settle(slot):
+                self._rolled_back.discard(slot)
 
     def _trim(self, slot: int, length: int) -> None:
         held = len(self.memory[slot])
         _require(length <= held, f"trim {slot} to {length}")
         _require(length in (0, held) or not self.splits_batches, f"trim the hybrid's slot {slot} of {held} to {length}")
+        self._cut(slot, length)
+        if not length:
+            self._stateless.discard(slot)
+            self._rolled_back.discard(slot)
+
+    def _cut(self, slot: int, length: int) -> None:
         for cell in self._cells[slot][length:]:
             self._users[cell] -= 1
             if not self._users[cell]:
                 del self._users[cell]
         del self.memory[slot][length:]
         del self._cells[slot][length:]
-        if not length:
-            self._stateless.discard(slot)
 
     def _fork(self, source: int, target: int, length: int) -> None:
         _require(not self.memory[target], f"fork into used slot {target}")
         _require(0 < length <= len(self.memory[source]), f"fork {length} of {source}")
         _require(source not in self._stateless, f"fork of {source}, which has no state")
+        whole = length == len(self.memory[source])
+        _require(not (whole and source in self._rolled_back), f"fork of {source}, which was rolled back")
         if self.splits_batches and length < len(self.memory[source]):
             self._stateless.add(target)
         self.memory[target] = self.memory[source][:length]
@@ -198,6 +223,7 @@ class FakeBackend:
 
     def _save(self, slot: int, key: int, *, whole: bool) -> int:
         _require(bool(self.memory[slot]) and slot not in self._stateless, f"save {slot}")
+        _require(slot not in self._rolled_back, f"save {slot}, which was rolled back")
         _require(key not in self._saved, f"save under the used key {key}")
         self._saved[key] = (self.splits_batches and not whole, list(self.memory[slot]))
         return self._size(key)
@@ -290,23 +316,65 @@ class FakeBackend:
             for slot in used if self.splits_batches else [span.slot for span in decode.spans]:
                 self._append(slot, [TAINT])
         if status is not DecodeStatus.OK:
-            return DecodeResult(status, (None,) * len(decode.spans))
-        return DecodeResult(status, tuple(self._compute(span) for span in decode.spans))
+            return DecodeResult(status, ((),) * len(decode.spans), (0,) * len(decode.spans))
+        if self.splits_batches and any(len(span.guesses) for span in decode.spans):
+            _require(len({span.rows for span in decode.spans}) == 1, "verify spans of different lengths on a hybrid")
+        drawn, kept = zip(*(self._compute(span) for span in decode.spans), strict=True)
+        return DecodeResult(status, drawn, kept, self._settings.step)
 
-    def _compute(self, span: Span) -> Drawn | None:
-        memory = self.memory[span.slot]
+    def _compute(self, span: Span) -> tuple[tuple[Drawn, ...], int]:
+        memory, draw = self.memory[span.slot], span.draw
         _require(len(memory) == span.start, f"slot {span.slot} holds {len(memory)}, span starts at {span.start}")
         _require(span.slot not in self._stateless, f"compute in {span.slot}, which has no state")
+        self._rolled_back.discard(span.slot)
         self._append(span.slot, span.tokens.tolist())
-        if span.draw is None:
-            return None
-        if self.whole_slots is not None and span.slot >= self.whole_slots:
-            draw = span.draw
+        if draw is None:
+            return (), span.rows
+        _require(draw.tokens.tolist() == memory, f"a draw in {span.slot} for another text")
+        self._append(span.slot, span.guesses.tolist())
+        if len(span.guesses):
+            _require(span.ahead.tolist() == memory, f"guesses in {span.slot} that lie elsewhere")
+        drawn, kept = verify(span, lambda _, later: self._draw(span.slot, later))
+        if kept < span.rows:
+            self._roll_back(span.slot, span.start + kept)
+        return drawn, kept
+
+    def _draw(self, slot: int, draw: Draw) -> Drawn:
+        history = draw.tokens.tolist()
+        if self.whole_slots is not None and slot >= self.whole_slots:
             fits = fits_candidates(draw.sampling, draw.logprobs, draw.matcher, CANDIDATES)
-            _require(fits, f"a token in {span.slot}, which has no whole rows")
-            if fake_token(memory) % 7 == 0:
+            _require(fits, f"a token in {slot}, which has no whole rows")
+            if fake_token(history) % 7 == 0:
                 return Drawn(UNDECIDED)
-        return _fake_draw(memory, span.draw)
+        return _fake_draw(history, draw)
+
+    def _roll_back(self, slot: int, length: int) -> None:
+        self._cut(slot, length)
+        if self.splits_batches:
+            self._rolled_back.add(slot)
+
+    @property
+    def draft_rows(self) -> int:
+        return self._settings.draft_rows
+
+    @property
+    def row_seconds(self) -> dict[int, float]:
+        """Guesses cost nothing here."""
+        settings = self._settings
+        return dict.fromkeys(range(1, settings.draft_rows + 2), settings.step) if settings.draft_rows else {}
+
+    def draft(self, asks: Sequence[Ask]) -> Drafts:
+        return Drafts(tuple(self._guess(ask) for ask in asks))
+
+    def _guess(self, ask: Ask) -> Tokens:
+        """What will be drawn, but for a wrong one now and then."""
+        history, guesses = ask.draw.tokens.tolist(), []
+        for _ in range(ask.depth):
+            token = fake_token(history, ask.draw.choice)
+            errors = self._settings.draft_errors
+            guesses.append(token + 1 if errors and zlib.crc32(repr(history).encode()) % errors == 0 else token)
+            history.append(guesses[-1])
+        return np.array(guesses, np.int32)
 
 
 def fake_token(history: list[int], choice: int = 0) -> int:

@@ -1,24 +1,27 @@
 """The backend that computes: plans carried out by llama.cpp."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import assert_never
+from typing import Any, assert_never
 
-import numpy as np
-
-from forgelm.config import FLUSH_SECONDS, Cache, Engine
+from forgelm.config import FLUSH_SECONDS, Cache, Drafting, Engine
 from forgelm.engine.constraint import Constraints
 from forgelm.engine.disk import DiskTier
+from forgelm.engine.draft_model import DraftModelDrafter
+from forgelm.engine.drafter import ModelDrafter
+from forgelm.engine.mtp import MtpDrafter
 from forgelm.engine.placement import place
 from forgelm.engine.plan import (
     CANDIDATES,
+    NO_DRAFTS,
     UNDECIDED,
     Archive,
+    Ask,
     Decode,
     DecodeResult,
+    Drafts,
     Draw,
     Drawn,
     Drop,
@@ -29,12 +32,16 @@ from forgelm.engine.plan import (
     Plan,
     Restore,
     Save,
+    Settle,
+    Span,
     Trim,
 )
 from forgelm.engine.prefix import Kept
 from forgelm.engine.sampling import draw_candidates, draw_token
 from forgelm.engine.vault import Vault
-from forgelm.ipc.messages import Constraint, ModelFacts, Sampling
+from forgelm.engine.verify import verify
+from forgelm.engine.warmup import Warmup
+from forgelm.ipc.messages import Constraint, ModelFacts
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
 from forgelm.llama.guidance import Guidance
@@ -43,14 +50,8 @@ from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
 from forgelm.machine import read_machine
 
-WARMUP_ROWS = 64
-"""Rows of the warm-up's timed chunk: enough to be compute-bound, short on a slow CPU."""
-
-RANKING_PAIRS = 8
-"""Decodes with and without ranking that are compared at the start."""
-GREEDY = Draw(Sampling(temperature=0.0), 0, 0, np.empty(0, np.int32))
-
 NO_CACHE = Cache(prefix_cache=False)
+NO_DRAFTING = Drafting()
 DISK_WAIT = 0.05
 """Seconds that a step with nothing to compute waits for the disk."""
 
@@ -67,24 +68,32 @@ class LlamaBackend:
         *,
         cache: Cache = NO_CACHE,
         disk: DiskTier | None = None,
+        drafting: Drafting = NO_DRAFTING,
     ) -> None:
         """Load and warm up. `disk` is closed with the backend. Raises `ModelError` or `MachineError` with one line."""
         began = time.monotonic()
         cards = place(engine, read_machine(), list_devices())
         self._on_gpu = bool(cards)
+        devices = tuple((card.name, card.handle) for card in cards)
+        own_head = drafting.mtp == str(path)
         self._model = Model.load(
-            path,
-            n_gpu_layers=engine.n_gpu_layers,
-            devices=tuple((card.name, card.handle) for card in cards),
-            progress=progress,
+            path, n_gpu_layers=engine.n_gpu_layers, devices=devices, progress=progress, load_mtp=own_head
         )
         slots = engine.parallel + cache.kept_sequences(engine.parallel, recurrent=self._model.recurrent)
         ranked = range(engine.parallel + 1, slots) if _ranks(engine, on_gpu=self._on_gpu) else range(0)
-        self._context = Context(self._model, _options(engine, slots, threads, ranked))
-        self._vault = Vault(self._context, disk)
-        self._warmup = self._warm_up()
-        self._whole_slots = self._settle_ranking(engine, ranked)
-        self._sizes = self._weigh()
+        recurrent = self._model.recurrent
+        self._draft_rows = drafting.rows(self._model.vocab.size, engine.parallel, recurrent=recurrent)
+        self._rollback = drafting.rollback if drafting.on and recurrent else 0
+        options = _options(engine, slots, threads, ranked, rollback=self._rollback, draft_rows=self._draft_rows)
+        self._context = Context(self._model, options)
+        self._drafting = drafting
+        warmup = Warmup(self._context, self._draw)
+        self._rates = warmup.rates()
+        self._whole_slots = self._settle_ranking(engine, ranked, warmup)
+        self._drafter = _open_drafter(drafting, self._context, path, engine, devices)
+        self._vault = Vault(self._context, disk, self._drafter)
+        self._row_seconds = warmup.guessed(self._depth) if self._draft_rows else {}
+        self._sizes = warmup.weigh()
         self._facts = self._describe(engine, threads, time.monotonic() - began)
         self._constraints = Constraints(partial(Guidance, self._model.vocab))
 
@@ -113,12 +122,18 @@ class LlamaBackend:
         moves = self._vault.take_report()
         return Outcome(tuple(results), time.perf_counter() - began, moves)
 
-    def _move(self, operation: Trim | Fork | Save | Restore | Drop | Archive | Fetch) -> None:
+    def _move(self, operation: Trim | Fork | Settle | Save | Restore | Drop | Archive | Fetch) -> None:
         match operation:
             case Trim(slot, length):
                 self._context.trim(slot, length)
+                if self._drafter is not None:
+                    self._drafter.trim(slot, length)
             case Fork(source, target, length):
                 self._context.fork(source, target, length)
+                if self._drafter is not None:
+                    self._drafter.fork(source, target, length)
+            case Settle(slot):
+                self._context.settle(slot)
             case Save(slot, key, whole):
                 self._vault.save(slot, key, whole=whole)
             case Restore(slot, key):
@@ -140,26 +155,68 @@ class LlamaBackend:
     def open_grammar(self) -> Callable[[Constraint], Matcher]:
         return self._constraints.open
 
+    @property
+    def draft_rows(self) -> int:
+        return self._draft_rows
+
+    @property
+    def row_seconds(self) -> dict[int, float]:
+        return self._row_seconds
+
+    def draft(self, asks: Sequence[Ask]) -> Drafts:
+        if self._drafter is None:
+            return NO_DRAFTS
+        began = time.perf_counter()
+        tokens = self._drafter.draft(asks)
+        return Drafts(tokens, time.perf_counter() - began)
+
     def archived(self) -> list[Kept]:
         return self._vault.archived()
 
     def close(self) -> None:
         self._vault.close(FLUSH_SECONDS)
         self._constraints.close()
+        if self._drafter is not None:
+            self._drafter.close()
         self._context.close()
         self._model.close()
 
     def _decode(self, decode: Decode) -> DecodeResult:
-        context = self._context
-        rows = [context.add(span.slot, span.tokens, span.start, logits=span.draw is not None) for span in decode.spans]
-        status = context.decode()
+        began = time.perf_counter()
+        rows = [self._add(span) for span in decode.spans]
+        status = self._context.decode()
         if status is not DecodeStatus.OK:
-            return DecodeResult(status, (None,) * len(rows))
-        drawn = (
-            None if span.draw is None else self._draw(span.slot, row, span.draw)
-            for span, row in zip(decode.spans, rows, strict=True)
-        )
-        return DecodeResult(status, tuple(drawn))
+            return DecodeResult(status, ((),) * len(rows), (0,) * len(rows))
+        pairs = [self._verify(span, row) for span, row in zip(decode.spans, rows, strict=True)]
+        drawn, kept = zip(*pairs, strict=True)
+        # At once: a recurrent state can be rolled back only until anything else is computed.
+        for span, count in zip(decode.spans, kept, strict=True):
+            if count < span.rows:
+                self._context.trim(span.slot, span.start + count)
+        seconds = time.perf_counter() - began
+        return DecodeResult(status, drawn, kept, seconds, self._follow(decode, kept))
+
+    def _follow(self, decode: Decode, kept: Sequence[int]) -> float:
+        """Let the model that drafts keep up; seconds."""
+        if self._drafter is None:
+            return 0.0
+        began = time.perf_counter()
+        self._drafter.follow(decode, kept)
+        return time.perf_counter() - began
+
+    def _add(self, span: Span) -> int:
+        """Put a span's rows in the batch; the row of the last token that is no guess."""
+        guesses = len(span.guesses)
+        tokens = span.ahead[span.start :] if guesses else span.tokens
+        wanted = span.draw is not None
+        return self._context.add(span.slot, tokens, span.start, logits=wanted, outputs=1 + guesses) - guesses
+
+    def _verify(self, span: Span, row: int) -> tuple[tuple[Drawn, ...], int]:
+        if span.draw is None:
+            return (), span.rows
+        if not len(span.guesses):
+            return (self._draw(span.slot, row, span.draw),), span.rows
+        return verify(span, lambda at, draw: self._draw(span.slot, row + at, draw))
 
     def _draw(self, slot: int, row: int, draw: Draw) -> Drawn:
         if slot not in self._context.ranking:
@@ -167,46 +224,29 @@ class LlamaBackend:
         ids, logits = self._context.ranking.candidates(row)
         return draw_candidates(ids, logits, draw) or Drawn(UNDECIDED)
 
-    def _warm_up(self) -> tuple[float, float]:
-        """Touch weights and buffers; returns a chunk's tokens per second and the seconds of a decode of one row."""
-        rows = min(WARMUP_ROWS, self._context.n_ubatch)
-        self._time_rows(1)
-        return rows / self._time_rows(rows), self._time_rows(1)
-
-    def _settle_ranking(self, engine: Engine, ranked: range) -> int | None:
+    def _settle_ranking(self, engine: Engine, ranked: range, warmup: Warmup) -> int | None:
         """Take the ranking off again where it makes decodes slower; the number of slots with whole rows."""
         if not ranked:
             return None
-        pairs = [(self._time_rows(1), self._time_rows(1, ranked.start)) for _ in range(RANKING_PAIRS)]
-        if engine.device_top_k == "auto" and median(with_ - without for without, with_ in pairs) > 0:
+        if engine.device_top_k == "auto" and not warmup.ranking_pays(ranked.start):
             self._context.ranking.close()
             return None
         return ranked.start
 
-    def _time_rows(self, rows: int, slot: int = 0) -> float:
-        """Seconds of a decode whose last row is drawn from."""
-        tokens = np.arange(rows, dtype=np.int32) % self._model.vocab.size
-        began = time.perf_counter()
-        row = self._context.add(slot, tokens, 0, logits=True)
-        self._context.decode()
-        self._draw(slot, row, GREEDY)
-        seconds = time.perf_counter() - began
-        self._context.trim(slot, 0)
-        return seconds
+    @property
+    def _depth(self) -> int:
+        """The most tokens of one sequence that can be guessed at once."""
+        most = self._rollback if self._model.recurrent else self._draft_rows
+        return min(most, self._drafting.depth or most)
 
-    def _weigh(self) -> tuple[float, int]:
-        """Bytes that a token's keys and values take when saved, and bytes of a recurrent state."""
-        rows = min(WARMUP_ROWS, self._context.n_ubatch)
-        self._context.add(0, np.arange(rows, dtype=np.int32) % self._model.vocab.size, 0, logits=False)
-        self._context.decode()
-        state = len(self._context.save(0).data) if self._model.recurrent else 0
-        whole = len(self._context.save(0, whole=True).data)
-        self._context.trim(0, 0)
-        return (whole - state) / rows, state
+    @property
+    def _drafters(self) -> tuple[str, ...]:
+        model = (self._drafter.name,) if self._drafter is not None else ()
+        return (("ngram",) if self._drafting.ngram else ()) + model
 
     def _describe(self, engine: Engine, threads: int, seconds: float) -> ModelFacts:
         model, build = self._model, build_info()
-        rate, decode_seconds = self._warmup
+        rate, decode_seconds = self._rates
         return ModelFacts(
             architecture=model.architecture,
             description=model.description,
@@ -229,14 +269,32 @@ class LlamaBackend:
             cells=self._context.n_ctx,
             cell_bytes=self._sizes[0],
             state_bytes=self._sizes[1],
+            drafters=self._drafters,
+            draft_depth=self._depth,
         )
+
+
+def _open_drafter(
+    drafting: Drafting, target: Context, path: Path, engine: Engine, devices: tuple[tuple[str, Any], ...]
+) -> ModelDrafter | None:
+    """The model that drafts for that at `path`, if there is to be one."""
+    layers = engine.n_gpu_layers
+    if drafting.mtp:
+        head = None if drafting.mtp == str(path) else Path(drafting.mtp)
+        return MtpDrafter(target, head=head, n_gpu_layers=layers, devices=devices)
+    if drafting.draft:
+        asks = engine.parallel
+        return DraftModelDrafter(Path(drafting.draft), target, asks=asks, n_gpu_layers=layers, devices=devices)
+    return None
 
 
 def _ranks(engine: Engine, *, on_gpu: bool) -> bool:
     return engine.device_top_k == "on" or (engine.device_top_k == "auto" and on_gpu)
 
 
-def _options(engine: Engine, slots: int, threads: int, ranked: range) -> ContextOptions:
+def _options(
+    engine: Engine, slots: int, threads: int, ranked: range, *, rollback: int, draft_rows: int
+) -> ContextOptions:
     return ContextOptions(
         n_ctx=engine.context,
         n_batch=engine.n_batch,
@@ -246,6 +304,8 @@ def _options(engine: Engine, slots: int, threads: int, ranked: range) -> Context
         kv_type=engine.kv_type,
         flash_attention=engine.flash_attention,
         unified=engine.kv_layout == "unified",
+        rollback_rows=rollback,
+        draft_rows=draft_rows,
         ranked_slots=ranked,
         candidates=CANDIDATES,
     )

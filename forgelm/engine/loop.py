@@ -8,6 +8,7 @@ import msgspec
 
 from forgelm import log
 from forgelm.engine.backend import Backend
+from forgelm.engine.plan import NO_DRAFTS
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.framing import FrameBuffer, FrameError, frame
 from forgelm.ipc.messages import (
@@ -102,7 +103,9 @@ class Loop:
 
     def _step(self) -> None:
         scheduler = self._scheduler
-        plan = scheduler.plan(time.monotonic())
+        asks = scheduler.ask(time.monotonic())
+        drafts = self._backend.draft(asks) if asks else NO_DRAFTS
+        plan = scheduler.plan(time.monotonic(), drafts)
         if plan.predicted > ANNOUNCE_SECONDS:
             self._channel.send(Working(plan.predicted))
         outcome = self._backend.run(plan)

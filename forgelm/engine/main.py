@@ -21,6 +21,7 @@ from forgelm.engine.cellcost import CellCost
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.fake import FakeBackend, FakeSettings
 from forgelm.engine.fingerprint import model_fingerprint
+from forgelm.engine.guessing import Guessing
 from forgelm.engine.loop import Channel, Loop, PeerGone
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
@@ -28,6 +29,7 @@ from forgelm.engine.plan import Matcher
 from forgelm.engine.prefix import Kept
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import BackendBroken, Scheduler
+from forgelm.engine.speculation import Speculator
 from forgelm.errors import ForgeError
 from forgelm.ipc.framing import FrameError
 from forgelm.ipc.messages import Constraint, Fatal, Loading, ModelFacts, Ready
@@ -78,6 +80,8 @@ def _serve(channel: Channel, config: EngineConfig) -> int:
         archived=backend.archived(),
         open_grammar=backend.open_grammar,
         whole_slots=backend.whole_slots,
+        draft_rows=backend.draft_rows,
+        guessed_seconds=backend.row_seconds,
     )
     channel.send(Ready(facts))
     try:
@@ -102,6 +106,8 @@ def make_scheduler(
     archived: Iterable[Kept] = (),
     open_grammar: Callable[[Constraint], Matcher] | None = None,
     whole_slots: int | None = None,
+    draft_rows: int = 0,
+    guessed_seconds: dict[int, float] | None = None,
 ) -> Scheduler:
     """The scheduler and the memory for a loaded model. `archived` is what a former process left on disk; the others are
     the backend's."""
@@ -120,6 +126,16 @@ def make_scheduler(
         archived=archived,
         whole_slots=whole_slots,
     )
+    speculator = None
+    if draft_rows:
+        speculator = Speculator(
+            drafters=facts.drafters,
+            depth=facts.draft_depth,
+            rows=draft_rows,
+            uniform=facts.recurrent,
+            adaptive=config.drafting.adaptive,
+            row_seconds=guessed_seconds or {},
+        )
     return Scheduler(
         memory,
         pacer,
@@ -127,6 +143,7 @@ def make_scheduler(
         context=facts.context,
         split_batches=split_batches,
         open_grammar=open_grammar,
+        guessing=Guessing(speculator, facts.drafters),
     )
 
 
@@ -142,7 +159,9 @@ def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
 
     model, reporter = Path(config.model), _Reporter(channel)
     disk = open_disk(config) if config.cache.prefix_cache and config.cache.disk_tier else None
-    return LlamaBackend(model, config.engine, config.threads, reporter, cache=config.cache, disk=disk)
+    return LlamaBackend(
+        model, config.engine, config.threads, reporter, cache=config.cache, disk=disk, drafting=config.drafting
+    )
 
 
 def open_disk(config: EngineConfig) -> DiskTier:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forgelm.config import Cache
 from forgelm.engine.cells import CellLedger
 from forgelm.engine.checkpoints import add_mark, find_marks, interval
-from forgelm.engine.plan import Fork, Moves, Operation, Restore, Save, Tokens, Trim
+from forgelm.engine.plan import Fork, Moves, Operation, Restore, Save, Settle, Tokens, Trim
 from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, PrefixTree
 from forgelm.engine.routes import MIN_SHARED, Costs, Route, Shape, find_route
 from forgelm.engine.slots import Slots
@@ -167,10 +167,11 @@ class Memory:
         self._tiers.fit(now)
         return holder
 
-    def advance(self, holder: Holder, count: int, now: float) -> None:
-        """`count` more tokens of `holder` are computed."""
+    def advance(self, holder: Holder, count: int, now: float, *, rolled_back: bool = False) -> None:
+        """`count` more tokens of `holder` are computed; `rolled_back`: more were, and were taken back."""
         self.ledger.extend(holder.slot, count)
         holder.computed += count
+        holder.rolled_back = rolled_back and self.shape.recurrent
         if holder.marks and holder.computed in holder.marks:
             self._save_state(holder, now)
 
@@ -182,6 +183,7 @@ class Memory:
             self._wipe(holder)
             self._tiers.forget(holder)
             return
+        self._settle(holder)
         kept = Holder(tokens[: holder.computed].copy(), holder.computed, self._park(holder.slot), last_used=now)
         self._tree.insert(kept)
         holder.slot = NO_SLOT
@@ -208,8 +210,8 @@ class Memory:
 
     def lose_device(self) -> None:
         """Nothing on the device can be trusted any more; the caller closes what runs."""
-        # What was to be saved before the next decode is damaged by now.
-        self._operations[:] = [operation for operation in self._operations if not isinstance(operation, Save)]
+        # What was to be saved or shared before the next decode is damaged by now.
+        self._operations[:] = [each for each in self._operations if not isinstance(each, Save | Settle | Fork)]
         self._tiers.cancel_saves()
         self._operations += [Trim(slot) for slot in self._slots.free]
         for kept in list(self._kept):
@@ -314,6 +316,12 @@ class Memory:
         self._operations.append(Trim(slot))
         self.ledger.trim(slot)
         self._slots.give_back(slot)
+
+    def _settle(self, holder: Holder) -> None:
+        """Nobody can go on from a state that was rolled back, or save it, before this."""
+        if holder.rolled_back:
+            self._operations.append(Settle(holder.slot))
+            holder.rolled_back = False
 
     def _wipe(self, holder: Holder) -> None:
         self._release(holder.slot)

@@ -241,6 +241,8 @@ class DecodeResult:
     """Rows of each span that are in memory now."""
     seconds: float = 0.0
     """Wall time of computing and drawing."""
+    following: float = 0.0
+    """Seconds that a model which drafts then took to keep up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,9 @@ class Drafts:
     tokens: tuple[Tokens, ...] = ()
     """For each ask, shape (k,), 0 ≤ k ≤ depth."""
     seconds: float = 0.0
+
+
+NO_DRAFTS = Drafts()
 
 
 @dataclass(frozen=True, slots=True)

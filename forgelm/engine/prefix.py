@@ -58,6 +58,8 @@ class Holder:
     bytes: int = 0
     """In RAM or on disk."""
     last_used: float = 0.0
+    rolled_back: bool = False
+    """Its recurrent state lies where a rollback left it."""
     marks: list[int] = field(default_factory=list)
     """Depths, ascending, at which its prefill pauses for a checkpoint."""
 

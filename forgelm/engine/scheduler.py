@@ -11,9 +11,26 @@ ends exactly once, in `_finish`.
 
 from collections.abc import Callable, Iterable
 
+from forgelm.engine.guessing import Guessing
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
-from forgelm.engine.plan import CANDIDATES, UNDECIDED, Decode, DecodeResult, Drawn, Matcher, MatchFailed, Outcome, Plan
+from forgelm.engine.plan import (
+    CANDIDATES,
+    NO_DRAFTS,
+    NO_TOKENS,
+    UNDECIDED,
+    Ask,
+    Decode,
+    DecodeResult,
+    Drafts,
+    Drawn,
+    Matcher,
+    MatchFailed,
+    Outcome,
+    Plan,
+    Span,
+    Tokens,
+)
 from forgelm.engine.queue import Queue
 from forgelm.engine.sampling import NOT_NUMBERS, fits_candidates
 from forgelm.engine.sequence import Sequence
@@ -44,11 +61,12 @@ class Scheduler:
         context: int = 0,
         split_batches: bool = False,
         open_grammar: Callable[[Constraint], Matcher] | None = None,
+        guessing: Guessing | None = None,
     ) -> None:
         """`parallel` sequences run at once; `context` is the most one request may hold (0: all cells).
 
         `split_batches` keeps decode and prefill rows in decodes of their own. `open_grammar` begins to compile one;
-        without it constrained requests are refused.
+        without it constrained requests are refused. `guessing` makes guesses; without it nobody does.
         """
         self.memory = memory
         self.cells = memory.shape.cells
@@ -58,6 +76,7 @@ class Scheduler:
         self._max_forced = max(1, min(MAX_FORCED, pacer.most_rows // parallel))
         self._split = split_batches
         self._open_grammar = open_grammar
+        self._guessing = guessing or Guessing(None)
         # On recurrent models a failed decode damages sequences outside it too.
         self._recurrent = memory.shape.recurrent
         self._queue = Queue(memory)
@@ -66,6 +85,9 @@ class Scheduler:
         """The choices of each request that have not ended."""
         self._endings: list[Delta] = []
         self._in_flight: list[tuple[Sequence, ...]] = []
+        """Whose spans the planned decodes have."""
+        self._deciding: list[Sequence] = []
+        """Those of them that decode."""
         self._unstarted: set[int] = set()
         """Requests of which no choice has run yet."""
         self._started: list[int] = []
@@ -97,6 +119,7 @@ class Scheduler:
         sequence = Sequence.from_request(
             request, order=self._arrivals, context=self._context, now=now, choice=choice, matcher=matcher
         )
+        sequence.track = self._guessing.begin(request.drafting)
         sequence.whole_rows = not fits_candidates(request.sampling, request.logprobs, matcher, CANDIDATES)
         return sequence
 
@@ -122,8 +145,12 @@ class Scheduler:
 
     # --- plan ---
 
-    def plan(self, now: float) -> Plan:
-        """The next step. Call `apply` with its outcome before planning again."""
+    def ask(self, now: float) -> tuple[Ask, ...]:
+        """Decide who shall guess in the next step, and what a model that drafts is to be asked for it. Then `plan`."""
+        return self._guessing.ask(self._fit_decoders(now))
+
+    def plan(self, now: float, drafts: Drafts = NO_DRAFTS) -> Plan:
+        """The next step, with the answers to what `ask` asked. Call `apply` with its outcome before planning again."""
         memory = self.memory
         decoders = self._fit_decoders(now)
         prefill = self._choose_prefill(decoders, now)
@@ -131,12 +158,21 @@ class Scheduler:
         decoding = sum(sequence.pending for sequence in decoders)
         memory.make_room(decoding + rows, now)
         memory.bound(self._pacer.cached_cells(len(decoders)), now)
-        groups = self._group([(s, s.length) for s in decoders], prefill)
-        self._in_flight = [tuple(sequence for sequence, _ in group) for group in groups]
-        decodes = tuple(Decode(tuple(sequence.span(end) for sequence, end in group)) for group in groups)
+        guesses = self._guessing.take(decoders, drafts, self._guess_room(decoding, rows))
+        guessed = sum(map(len, guesses.values()))
+        decodes = self._decodes(decoders, prefill, guesses)
         idle = not decodes and memory.waits_for_disk
         operations = (*memory.take_operations(), *decodes)
-        return Plan(operations, self._pacer.predict(decoding, rows), decoding, rows, idle)
+        # A guessed row costs what a prompt's does.
+        predicted = self._pacer.predict(decoding, rows + guessed)
+        return Plan(operations, predicted, decoding + guessed, rows, idle)
+
+    def _guess_room(self, decoding: int, prefill: int) -> int:
+        """Rows that may be guessed: no cell is taken from anybody for them, and a decode holds only so many."""
+        ledger = self.memory.ledger
+        free = ledger.cells - ledger.used - decoding - prefill
+        beside = decoding if self._split else decoding + prefill
+        return min(free, self._pacer.most_rows - beside)
 
     def _fit_decoders(self, now: float) -> list[Sequence]:
         """Sequences that decode in this step, after making room for their tokens."""
@@ -200,12 +236,25 @@ class Scheduler:
                 self._started.append(sequence.request.id)
         return True
 
-    def _group(
-        self, decoders: list[tuple[Sequence, int]], prefill: list[tuple[Sequence, int]]
-    ) -> list[list[tuple[Sequence, int]]]:
+    def _decodes(
+        self, decoders: list[Sequence], prefill: list[tuple[Sequence, int]], guesses: dict[Sequence, Tokens]
+    ) -> tuple[Decode, ...]:
         """The step's decodes: one, or on models that split batches anyway decode rows before prefill rows."""
-        groups = [decoders, prefill] if self._split else [decoders + prefill]
-        return [group for group in groups if group]
+        follows = self._guessing.follows
+        deciding = [(s, s.span(s.length, guesses.get(s, NO_TOKENS), follows=follows(s))) for s in decoders]
+        reading = [(s, s.span(end, follows=follows(s))) for s, end in prefill]
+        groups = [*self._alike(deciding), reading] if self._split else [deciding + reading]
+        groups = [group for group in groups if group]
+        self._deciding = decoders
+        self._in_flight = [tuple(sequence for sequence, _ in group) for group in groups]
+        return tuple(Decode(tuple(span for _, span in group)) for group in groups)
+
+    def _alike(self, deciding: list[tuple[Sequence, Span]]) -> list[list[tuple[Sequence, Span]]]:
+        """`deciding` in one group, or where a recurrent model may have to go back in groups of equally many rows."""
+        if not self._recurrent or not any(len(span.guesses) for _, span in deciding):
+            return [deciding]
+        counts = sorted({span.rows for _, span in deciding}, reverse=True)
+        return [[(s, span) for s, span in deciding if span.rows == count] for count in counts]
 
     # --- apply ---
 
@@ -218,6 +267,9 @@ class Scheduler:
         self.memory.take_in(outcome.moves, self._pacer.row_seconds, now)
         if outcome.moves.lost:
             self._lose_device(now)
+        healthy = all(result.status is DecodeStatus.OK for result in outcome.results)
+        if healthy and not outcome.moves.lost:
+            self._observe(plan, outcome)
         decodes = zip(plan.decodes, self._in_flight, outcome.results, strict=False)
         for decode, sequences, result in decodes:
             if result.status is DecodeStatus.OK:
@@ -225,47 +277,73 @@ class Scheduler:
             else:
                 deltas += self._recover(sequences, result.status, now)
         self._in_flight = []
-        if all(result.status is DecodeStatus.OK for result in outcome.results):
+        if healthy:
             # A step without decodes says nothing of the backend's health.
             self._failed_steps = 0 if outcome.results else self._failed_steps
-            seconds = outcome.seconds - outcome.moves.seconds
-            self._pacer.observe(plan.decode_rows, plan.prefill_rows, seconds, self.memory.ledger.used)
         elif self._failed_steps >= MAX_FAILED_STEPS:
             raise BackendBroken(f"{self._failed_steps} steps in a row failed")
         return deltas
 
+    def _observe(self, plan: Plan, outcome: Outcome) -> None:
+        """Learn from a step what steps cost, and what became of guesses."""
+        deciding, prefill = set(self._deciding), plan.prefill_rows
+        pairs = list(zip(self._in_flight, outcome.results, strict=True))
+        mine = [(group, result) for group, result in pairs if not deciding.isdisjoint(group)]
+        alone = not prefill or self._split
+        self._guessing.observe(self._deciding, mine, rows=plan.decode_rows, alone=alone)
+        guessed = plan.decode_rows - sum(sequence.pending for sequence in self._deciding)
+        seconds = outcome.seconds - outcome.moves.seconds
+        if not guessed:
+            self._pacer.observe(plan.decode_rows, prefill, seconds, self.memory.ledger.used)
+        elif prefill and alone:
+            # What the decoders would have taken without guesses isn't known; what the prompts took is.
+            self._pacer.observe(0, prefill, sum(r.seconds for _, r in pairs) - sum(r.seconds for _, r in mine))
+
     def _advance(
         self, decode: Decode, sequences: tuple[Sequence, ...], result: DecodeResult, now: float
     ) -> Iterable[Delta]:
-        for span, sequence, drawn in zip(decode.spans, sequences, result.drawn, strict=True):
+        for span, sequence, kept in zip(decode.spans, sequences, result.kept, strict=True):
             assert sequence.holder is not None
-            self.memory.advance(sequence.holder, len(span.tokens), now)
-            if drawn is None:
+            self.memory.advance(sequence.holder, kept, now, rolled_back=kept < span.rows)
+        for sequence, drawn in zip(sequences, result.drawn, strict=True):
+            if not drawn:
                 continue
             # Not before: a prompt whose third chunk always fails would be read from the start for ever.
             sequence.failures = 0
-            if drawn.token == UNDECIDED:
+            if drawn[-1].token == UNDECIDED:
                 sequence.whole_rows = True
-                self._preempt(sequence, now)
-            elif drawn.problem:
-                reason: FinishReason = "error" if drawn.problem == NOT_NUMBERS else "refused"
-                yield self._finish(sequence, reason, now, error=drawn.problem)
-            else:
-                yield self._take(sequence, drawn, now)
+            delta = self._take(sequence, drawn, now)
+            if delta is not None:
+                yield delta
 
-    def _take(self, sequence: Sequence, drawn: Drawn, now: float) -> Delta:
-        """Give a sequence its token; what its request gets from that."""
-        if not sequence.clock.first_token:
+    def _take(self, sequence: Sequence, drawn: tuple[Drawn, ...], now: float) -> Delta | None:
+        """Give a sequence its tokens; what its request gets from that, None for nothing."""
+        known = end = sequence.length
+        reason: FinishReason | None = None
+        error = ""
+        for each in drawn:
+            if each.token == UNDECIDED:
+                self._preempt(sequence, now)
+                break
+            if each.problem:
+                reason, error = "error" if each.problem == NOT_NUMBERS else "refused", each.problem
+                break
+            try:
+                reason = sequence.take(each)
+            except MatchFailed as failure:
+                reason, error = "refused", str(failure)
+                break
+            end = sequence.length
+            if reason is not None:
+                break
+        tokens = tuple(sequence.tokens[known:end].tolist())
+        if tokens and not sequence.clock.first_token:
             sequence.clock.first_token = now
-        known = sequence.length
-        try:
-            reason = sequence.take(drawn)
-        except MatchFailed as error:
-            return self._finish(sequence, "refused", now, error=str(error))
-        tokens = tuple(sequence.tokens[known : sequence.length].tolist())
-        logprobs = (drawn.logprobs,) if drawn.logprobs is not None else ()
+        logprobs = tuple(each.logprobs for each in drawn if each.logprobs is not None)[: len(tokens)]
         if reason is not None:
-            return self._finish(sequence, reason, now, tokens, logprobs=logprobs)
+            return self._finish(sequence, reason, now, tokens, logprobs=logprobs, error=error)
+        if not tokens:
+            return None
         return Delta(
             sequence.request.id, tokens, choice=sequence.choice, logprobs=logprobs, cached=sequence.cached or 0
         )
@@ -326,6 +404,7 @@ class Scheduler:
         request = sequence.request.id
         if sequence.holder is not None:
             self._release(sequence, now, keep=reason != "error")
+        self._guessing.end(sequence)
         self._by_id[request].remove(sequence)
         if not self._by_id[request]:
             del self._by_id[request]
@@ -368,6 +447,8 @@ class Scheduler:
             preemptions=self._preemptions,
             cells_cached=usage.cached,
             host_bytes=usage.host_bytes,
+            verifications=tuple(self._guessing.verifications),
+            drafting=self._guessing.drafting,
         )
 
     def _problem(self, request: Generate) -> str:

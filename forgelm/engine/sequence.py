@@ -7,10 +7,13 @@ that a grammar forces after it are the same thing: tokens that are not computed 
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
-from forgelm.engine.plan import Draw, Drawn, Matcher, Span, Tokens
+from forgelm.engine.ngram import NGrams
+from forgelm.engine.plan import NO_TOKENS, Draw, Drawn, Matcher, Span, Tokens
 from forgelm.engine.prefix import NO_SLOT, Holder
+from forgelm.engine.speculation import Track
 from forgelm.ipc.messages import Budget, FinishReason, Generate, Timings
 
 
@@ -66,6 +69,10 @@ class Sequence:
     """Its tokens can't be told from the highest logits alone."""
     failures: int = 0
     """Steps that failed with this sequence in them since its last token."""
+    track: Track | None = None
+    """How its guesses have done; None where nothing is guessed."""
+    ngrams: NGrams | None = None
+    """Where its words came before; made when first asked for."""
 
     @classmethod
     def from_request(
@@ -147,10 +154,36 @@ class Sequence:
         mark = self.holder.next_mark() if self.holder is not None else 0
         return min(end, mark) if mark else end
 
-    def span(self, end: int) -> Span:
-        """The rows from what is computed to `end`; the last one's draw if all is computed then."""
+    @property
+    def most_guesses(self) -> int:
+        """How many tokens may be guessed now: none that would go beyond what ends or interrupts the answer."""
+        if self.pending != 1 or not self.generated or self.fixed:
+            return 0
+        most = self.limit - self.length - 1
+        if self.thinking and self.request.budget is not None:
+            most = min(most, self.request.budget.tokens - self.generated - 1)
+        return max(most, 0)
+
+    def sift(self, guesses: Tokens) -> Tokens:
+        """The beginning of `guesses` that could be right: no end of the answer, nothing that its grammar forbids."""
+        tokens = guesses.tolist()
+        for at, token in enumerate(tokens):
+            if token in self.request.stop_tokens:
+                tokens = tokens[:at]
+                break
+        if self.matcher is not None and tokens:
+            tokens = tokens[: self.matcher.accepts(tokens)]
+        return guesses[: len(tokens)]
+
+    def span(self, end: int, guesses: Tokens = NO_TOKENS, *, follows: bool = False) -> Span:
+        """The rows from what is computed to `end`, and `guesses` after all that is known; with the draw if all is
+        computed then."""
         draw = self.draw() if end == self.length else None
-        return Span(self.slot, self.tokens[self.computed : end], self.computed, draw)
+        ahead = NO_TOKENS
+        if len(guesses):
+            self.tokens[self.length : self.length + len(guesses)] = guesses
+            ahead = self.tokens[: self.length + len(guesses)]
+        return Span(self.slot, self.tokens[self.computed : end], self.computed, draw, guesses, ahead, follows)
 
     def draw(self) -> Draw:
         """How to pick the next token."""
@@ -161,6 +194,7 @@ class Sequence:
             index,
             self.known,
             request.stop_tokens if index < request.min_tokens else (),
+            request.min_tokens,
             self.fixed[0] if self.fixed else -1,
             request.logprobs,
             self.matcher,
@@ -220,4 +254,13 @@ class Sequence:
         clock = self.clock
         started = clock.started or now
         first = clock.first_token or now
-        return Timings(started - clock.arrived, first - started, now - first, self.preemptions)
+        times = Timings(started - clock.arrived, first - started, now - first, self.preemptions)
+        if (track := self.track) is None:
+            return times
+        return msgspec.structs.replace(
+            times,
+            drafted=track.drafted,
+            accepted=track.accepted,
+            verifications=track.verifications,
+            drafting=track.drafting,
+        )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forgelm.engine.disk import DiskTier, Evicted, Loaded, Written
+from forgelm.engine.drafter import ModelDrafter, State
 from forgelm.engine.plan import Archive, Fetch, Moves
 from forgelm.engine.prefix import Checkpoint as TreeCheckpoint
 from forgelm.engine.prefix import Holder, Kept
@@ -28,10 +29,13 @@ class _Report:
 class Vault:
     """Checkpoints by key, and the disk behind them."""
 
-    def __init__(self, context: Context, disk: DiskTier | None = None) -> None:
+    def __init__(self, context: Context, disk: DiskTier | None = None, drafter: ModelDrafter | None = None) -> None:
+        """What `drafter` knows of a slot is kept with it, but not on disk: it can be had again."""
         self._context = context
         self._disk = disk
+        self._drafter = drafter
         self._states: dict[int, Checkpoint] = {}
+        self._drafts: dict[int, State] = {}
         self._reading: dict[str, Fetch] = {}
         self._report = _Report()
 
@@ -39,8 +43,12 @@ class Vault:
         began = time.perf_counter()
         state = self._context.save(slot, whole=whole)
         self._states[key] = state
-        self._report.saved.append((key, len(state.data)))
-        self._moved(state, began)
+        beside = self._drafter.save(slot) if whole and self._drafter is not None else None
+        if beside is not None:
+            self._drafts[key] = beside
+        size = len(state.data) + (0 if beside is None else len(beside))
+        self._report.saved.append((key, size))
+        self._moved(size, began)
 
     @property
     def lost(self) -> bool:
@@ -55,15 +63,19 @@ class Vault:
         except NoRoom:
             self._report.lost = True
             return
-        self._moved(state, began)
+        # Of a recurrent part alone the attention was forked, and a drafter forked with it.
+        if self._drafter is not None and not state.partial:
+            self._drafter.restore(slot, self._drafts.get(key), state.length)
+        self._moved(len(state.data), began)
 
-    def _moved(self, state: Checkpoint, began: float) -> None:
+    def _moved(self, size: int, began: float) -> None:
         self._report.seconds += time.perf_counter() - began
-        self._report.bytes += len(state.data)
+        self._report.bytes += size
 
     def drop(self, key: int) -> None:
         # Absent only where its save was left undone.
         self._states.pop(key, None)
+        self._drafts.pop(key, None)
 
     # --- disk ---
 

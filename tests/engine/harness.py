@@ -19,11 +19,13 @@ from forgelm.engine.fake import (
     FakeSettings,
     fake_token,
 )
+from forgelm.engine.guessing import Guessing
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import Decode, Fork, Mask, MatchFailed, Plan, Span, Trim
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import MAX_FORCED, Scheduler
+from forgelm.engine.speculation import Speculator
 from forgelm.ipc.messages import Constraint, Delta, Generate
 from forgelm.llama.status import DecodeStatus
 
@@ -97,6 +99,8 @@ class Steps:
         ]
         self._triggers = constraint.triggers
         self._at = -1 if self._triggers else 0
+        self._past: list[int] = []
+        """Where it was before each token."""
 
     def allowed(self) -> set[int] | None:
         return None if self._at < 0 else self._sets[self._at]
@@ -112,6 +116,11 @@ class Steps:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def advance(self, token: int) -> None:
+        at = self._at
+        self._advance(token)
+        self._past.append(at)
+
+    def _advance(self, token: int) -> None:
         if self._at < 0 and token in self._triggers:
             self._at = 0
         if self._at < 0:
@@ -128,6 +137,20 @@ class Steps:
                 break
             found += allowed
         return tuple(found)
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        count = 0
+        for token in tokens:
+            if self.finished or (self._at >= 0 and token not in (self.allowed() or (token,))):
+                break
+            self.advance(token)
+            count += 1
+        self.rollback(count)
+        return count
+
+    def rollback(self, count: int) -> None:
+        for _ in range(count):
+            self._at = self._past.pop()
 
     @property
     def finished(self) -> bool:
@@ -153,13 +176,19 @@ class Harness:
         host_bytes: int = 0,
         files: dict[str, tuple[bool, list[int]]] | None = None,
         ranked: bool = False,
+        guess: int = 0,
+        errors: int = 5,
     ) -> None:
         """`room`: cells that the backend really has, when that is not what the scheduler was told.
 
         `files` is what a former process left on disk. `slots` run at once; `cache` adds its `sequences` to them.
-        `ranked`: the slots beyond one more than run give the highest logits alone.
+        `ranked`: the slots beyond one more than run give the highest logits alone. `guess`: tokens guessed for every
+        sequence at each step, of which one in `errors` is wrong.
         """
-        settings = FakeSettings(step=step, row=row, context=room or cells, slots=slots)
+        self.guess = guess
+        settings = FakeSettings(
+            step=step, row=row, context=room or cells, slots=slots, draft_rows=guess * slots, draft_errors=errors
+        )
         kept = cache.kept_sequences(slots, recurrent=split)
         whole_slots = slots + 1 if ranked else None
         self.backend = FakeBackend(
@@ -176,8 +205,17 @@ class Harness:
             archived=self.backend.archived(),
             whole_slots=whole_slots,
         )
+        drafters = self.backend.facts.drafters
+        speculator = Speculator(
+            drafters=drafters, depth=guess, rows=guess * slots, uniform=split, adaptive=False, row_seconds={}
+        )
         self.scheduler = Scheduler(
-            self.memory, self.pacer, parallel=slots, split_batches=split, open_grammar=Steps
+            self.memory,
+            self.pacer,
+            parallel=slots,
+            split_batches=split,
+            open_grammar=Steps,
+            guessing=Guessing(speculator if guess else None, drafters),
         )
         self.cells, self.slots, self.n_ubatch, self.split, self.room = cells, slots, n_ubatch, split, room
         self.now = 1.0
@@ -206,7 +244,8 @@ class Harness:
 
     def step(self, *statuses: DecodeStatus) -> list[Delta]:
         """One step, whose decodes answer `statuses`."""
-        plan = self.scheduler.plan(self.now)
+        asks = self.scheduler.ask(self.now)
+        plan = self.scheduler.plan(self.now, self.backend.draft(asks))
         self.backend.statuses[:] = statuses or self._poisoned()
         self.plans.append(plan)
         self.check_plan(plan)
@@ -265,16 +304,19 @@ class Harness:
         """A plan asks nothing impossible of a backend: see `Plan`'s docstring."""
         rows = sum(decode.rows for decode in plan.decodes)
         assert rows == plan.decode_rows + plan.prefill_rows
-        assert plan.prefill_rows <= max(0, self.n_ubatch - plan.decode_rows)
-        assert plan.decode_rows <= self.slots * MAX_FORCED
+        guessed = sum(len(span.guesses) for span in self.spans(plan))
+        assert plan.prefill_rows <= max(0, self.n_ubatch - (plan.decode_rows - guessed))
+        assert all(decode.rows <= self.n_ubatch for decode in plan.decodes)
+        assert plan.decode_rows - guessed <= self.slots * MAX_FORCED
+        assert guessed <= self.slots * self.guess
         slots = [span.slot for span in self.spans(plan)]
         assert len(set(slots)) == len(slots), "a slot twice in one step"
         first_decode = next((i for i, op in enumerate(plan.operations) if isinstance(op, Decode)), None)
         if first_decode is not None:
             assert not any(isinstance(op, Trim) for op in plan.operations[first_decode:])
-        if self.split and len(plan.decodes) == 2:
+        if self.split and len(plan.decodes) == 2 and not guessed:
             assert plan.decodes[0].rows == plan.decode_rows
-        assert len(plan.decodes) <= (2 if self.split else 1)
+        assert len(plan.decodes) <= (2 if self.split and not guessed else 1 if not self.split else self.slots + 1)
 
     def check_state(self) -> None:
         """Slots, cells and tokens add up."""

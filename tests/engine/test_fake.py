@@ -14,15 +14,15 @@ from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness, generate
 
-DRAW = Draw(Sampling(), 0, 0, np.empty(0, np.int32))
-
 
 def fake(**settings) -> FakeBackend:
     return FakeBackend(FakeSettings(**{"context": 100, "slots": 3} | settings), sleep=lambda _: None)
 
 
 def span(slot: int, tokens: list[int], start: int = 0, *, draw: bool = False) -> Span:
-    return Span(slot, np.array(tokens, np.int32), start, DRAW if draw else None)
+    """Of a sequence whose tokens before `start` are 1, 2, …"""
+    known = np.array([*range(1, start + 1), *tokens], np.int32)
+    return Span(slot, known[start:], start, Draw(Sampling(), 0, 0, known) if draw else None)
 
 
 def decode(*spans: Span) -> Plan:
@@ -34,7 +34,7 @@ def test_the_token_depends_on_the_history_alone_however_it_was_cut_and_whatever_
     [first] = whole.run(decode(span(0, [1, 2, 3, 4], draw=True))).results
     pieces.run(decode(span(2, [1, 2])))
     [second] = pieces.run(decode(span(1, [9], draw=True), span(2, [3, 4], 2, draw=True))).results
-    assert first.drawn[0] == second.drawn[1] == Drawn(fake_token([1, 2, 3, 4]))
+    assert first.drawn[0] == second.drawn[1] == (Drawn(fake_token([1, 2, 3, 4])),)
 
 
 def test_tokens_are_words_of_the_vocabulary_and_vary() -> None:
@@ -45,8 +45,8 @@ def test_tokens_are_words_of_the_vocabulary_and_vary() -> None:
 
 def test_nothing_is_drawn_where_nothing_was_asked() -> None:
     [result] = fake().run(decode(span(0, [1, 2]), span(1, [3], draw=True))).results
-    assert result.drawn[0] is None
-    assert result.drawn[1] is not None
+    assert [len(drawn) for drawn in result.drawn] == [0, 1]
+    assert result.kept == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_more_than_the_context_is_no_room_and_changes_nothing() -> None:
     backend = fake(context=5)
     backend.run(decode(span(0, [1, 2, 3])))
     [result] = backend.run(decode(span(1, [1, 2, 3], draw=True))).results
-    assert (result.status, result.drawn) == (DecodeStatus.NO_ROOM, (None,))
+    assert (result.status, result.drawn) == (DecodeStatus.NO_ROOM, ((),))
     assert backend.memory == [[1, 2, 3], [], []]
     assert backend.run(decode(span(1, [1, 2]))).results[0].status is DecodeStatus.OK
 

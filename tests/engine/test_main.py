@@ -64,7 +64,7 @@ def test_a_model_that_cant_be_loaded_is_one_line(
 def test_a_broken_backend_is_told_to_the_parent(
     peer: Peer, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = DecodeResult(DecodeStatus.FAILED, (None,))
+    failed = DecodeResult(DecodeStatus.FAILED, ((),), (0,))
     monkeypatch.setattr(FakeBackend, "_decode", lambda self, decode: failed)
     start_process(peer, config)
     peer.send(*(generate(request_id, 10, 5) for request_id in range(3)))

@@ -198,7 +198,7 @@ def test_a_token_that_the_highest_logits_cant_tell_is_drawn_from_a_whole_row(mon
         if result.status is not DecodeStatus.OK or span.draw is None or len(asked) >= 1 or span.draw.index < 3:
             return result
         asked.append(span.draw.index)
-        return DecodeResult(result.status, (Drawn(UNDECIDED),))
+        return DecodeResult(result.status, ((Drawn(UNDECIDED),),), result.kept)
 
     monkeypatch.setattr(FakeBackend, "_decode", undecided)
     harness.add(1, 40, max_tokens=10)

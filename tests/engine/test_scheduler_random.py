@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from forgelm.engine.fake import FIRST_TOKEN
 from forgelm.engine.scheduler import MAX_FAILED_STEPS, BackendBroken
-from forgelm.ipc.messages import Budget, Constraint
+from forgelm.ipc.messages import Budget, Constraint, Drafting
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness
 
@@ -34,9 +34,14 @@ CLOSINGS = ((FIRST_TOKEN,), (1400, 1401, FIRST_TOKEN), (*range(1400, 1412), FIRS
 class Engine(RuleBasedStateMachine):
     """Few cells, few slots, short chunks: everything collides."""
 
-    @initialize(split=st.booleans(), room=st.sampled_from([0, 60, 90]), row=st.sampled_from([1e-6, 0.003, 0.05]))
-    def start(self, split: bool, room: int, row: float) -> None:
-        self.settings = {"split": split, "room": room, "row": row}
+    @initialize(
+        split=st.booleans(),
+        room=st.sampled_from([0, 60, 90]),
+        row=st.sampled_from([1e-6, 0.003, 0.05]),
+        guess=st.sampled_from([0, 0, 1, 3]),
+    )
+    def start(self, split: bool, room: int, row: float, guess: int) -> None:
+        self.settings = {"split": split, "room": room, "row": row, "guess": guess}
         self.restart()
 
     def restart(self) -> None:
@@ -66,6 +71,7 @@ class Engine(RuleBasedStateMachine):
                 "min_tokens": st.integers(0, 20),
                 "constraint": st.builds(Constraint, st.sampled_from(GRAMMARS), st.sampled_from([(), TRIGGERS])),
                 "budget": st.builds(Budget, st.integers(1, 10), st.just(TRIGGERS), st.sampled_from(CLOSINGS)),
+                "drafting": st.builds(Drafting, st.sampled_from(["", "off", "draft"]), st.integers(0, 2)),
             },
         ),
     )
@@ -129,7 +135,8 @@ TestEngine.settings = settings(
 def test_a_long_random_life_ends_with_everybody_served(seed: int) -> None:
     """Thousands of steps in one engine, which hypothesis's short examples never reach."""
     rng = random.Random(seed)
-    harness = Harness(cells=400, slots=5, n_ubatch=48, split=bool(seed % 2), room=rng.choice([0, 300]))
+    room = rng.choice([0, 300])
+    harness = Harness(cells=400, slots=5, n_ubatch=48, split=bool(seed % 2), room=room, guess=4 * (seed % 4 // 2))
     for _ in range(1500):
         happening = rng.random()
         if happening < 0.25 and len(harness.scheduler._queue) < 30:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.config import Cache, Engine, EngineConfig
+from forgelm.config import Cache, Drafting, Engine, EngineConfig
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.main import make_scheduler
@@ -24,15 +24,22 @@ GREEDY = Sampling(temperature=0.0)
 
 
 NO_CACHE = Cache(prefix_cache=False)
+NO_DRAFTING = Drafting()
 
 
 @contextmanager
 def backend(
-    path: Path, cache: Cache = NO_CACHE, *, disk: DiskTier | None = None, **changes: Any
+    path: Path,
+    cache: Cache = NO_CACHE,
+    *,
+    disk: DiskTier | None = None,
+    drafting: Drafting = NO_DRAFTING,
+    **changes: Any,
 ) -> Iterator[LlamaBackend]:
     """A backend on the CPU for as long as the block lasts. One thread: the machine may be busy."""
     sizes = {"device": "cpu", "context": 2048, "parallel": 8, "n_batch": 256, "n_ubatch": 256}
-    loaded = LlamaBackend(path, Engine(**{**sizes, **changes}), 1, lambda _: True, cache=cache, disk=disk)
+    engine = Engine(**{**sizes, **changes})
+    loaded = LlamaBackend(path, engine, 1, lambda _: True, cache=cache, disk=disk, drafting=drafting)
     try:
         yield loaded
     finally:
@@ -47,11 +54,17 @@ class Server:
     """The engine's loop without a process around it. Start with empty slots: `wipe` leaves them so."""
 
     def __init__(
-        self, backend: LlamaBackend, *, max_chunk: int = 256, cache: Cache = NO_CACHE, host_bytes: int = 2**30
+        self,
+        backend: LlamaBackend,
+        *,
+        max_chunk: int = 256,
+        cache: Cache = NO_CACHE,
+        host_bytes: int = 2**30,
+        drafting: Drafting = NO_DRAFTING,
     ) -> None:
         facts = backend.facts
         engine = Engine(n_ubatch=max_chunk, parallel=facts.slots)
-        config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes)
+        config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes, drafting=drafting)
         self.backend = backend
         self.scheduler = make_scheduler(
             config,
@@ -60,6 +73,8 @@ class Server:
             archived=backend.archived(),
             open_grammar=backend.open_grammar,
             whole_slots=backend.whole_slots,
+            draft_rows=backend.draft_rows if drafting.on else 0,
+            guessed_seconds=backend.row_seconds,
         )
         self.plans: list[Plan] = []
         self.preemptions = 0
@@ -92,7 +107,8 @@ class Server:
         return self.deltas[before:]
 
     def _step(self, endings: dict[int, str | None]) -> None:
-        plan = self.scheduler.plan(time.monotonic())
+        asks = self.scheduler.ask(time.monotonic())
+        plan = self.scheduler.plan(time.monotonic(), self.backend.draft(asks))
         outcome = self.backend.run(plan)
         self.plans.append(plan)
         deltas = self.scheduler.apply(plan, outcome, time.monotonic())

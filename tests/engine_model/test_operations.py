@@ -54,7 +54,7 @@ def drawn(loaded: LlamaBackend, *operations: Operation) -> list[int | None]:
     """The tokens of the plan's last decode, all of whose decodes must succeed."""
     results = run(loaded, *operations)
     assert {result.status for result in results} == {DecodeStatus.OK}
-    return [None if each is None else each.token for each in results[-1].drawn]
+    return [each[0].token if each else None for each in results[-1].drawn]
 
 
 def go_on(loaded: LlamaBackend, slot: int, token: int, start: int, count: int) -> list[int]:
@@ -72,7 +72,7 @@ def test_tokens_only_where_they_are_drawn(model: Model, loaded: LlamaBackend) ->
     decode = Decode((span(0, text[:5], draw=False), span(1, text), span(2, text[:9], draw=False)))
     (result,) = run(loaded, decode)
     assert result.status is DecodeStatus.OK
-    first, second, third = (None if each is None else each.token for each in result.drawn)
+    first, second, third = (each[0].token if each else None for each in result.drawn)
     assert first is third is None
     assert second is not None
     assert_greedy(model, text, [second])
@@ -123,7 +123,7 @@ def test_after_a_failed_decode_operations_go_on_and_decodes_do_not(starter: Mode
             Decode((span(0, more, 100),)),
             Trim(1),
         )
-        assert results == (DecodeResult(DecodeStatus.NO_ROOM, (None,)),)
+        assert results == (DecodeResult(DecodeStatus.NO_ROOM, ((),), (0,)),)
         # Slot 1 was wiped all the same, slots 0 and 2 are as they were.
         (first, second) = drawn(small, Decode((span(2, text), span(0, more, 100))))
     assert first is not None
