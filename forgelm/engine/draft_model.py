@@ -206,7 +206,8 @@ class DraftModelDrafter:
         courses: dict[int, Course] = {}
         room = min(CATCH_UP, self._context.batch.capacity)
         # Those that lack least first, so that one that lacks much doesn't keep the others from guessing.
-        for ask in sorted(asks, key=lambda ask: len(ask.draw.tokens) - self._context.length(ask.slot)):
+        wanted = [ask for ask in asks if ask.depth > 0]
+        for ask in sorted(wanted, key=lambda ask: len(ask.draw.tokens) - self._context.length(ask.slot)):
             begin = self._begin_copy if self._model.recurrent else self._begin
             room -= begin(ask, room, courses)
         if self._context.batch.size and self._decode() is DecodeStatus.OK:
@@ -215,7 +216,7 @@ class DraftModelDrafter:
                 self._lose(course.slot for course in going)
         else:
             courses = {}
-        for ask in asks:
+        for ask in wanted:
             self._note(ask, courses.get(ask.slot))
         for slot in self._scratch:
             self._context.trim(slot, 0)
@@ -242,7 +243,8 @@ class DraftModelDrafter:
         slot, held, tokens = ask.slot, self._held[ask.slot], ask.draw.tokens
         start = self._context.length(slot)
         behind, missing = tokens[start : held.target], tokens[start:]
-        if len(behind) > LAZY or len(behind) + len(missing) > room:
+        no_copy = len(courses) == len(self._scratch)
+        if no_copy or len(behind) > LAZY or len(behind) + len(missing) > room:
             behind, missing = behind[:room], NO_TOKENS
         if len(missing):
             copy = self._scratch[len(courses)]

@@ -173,6 +173,8 @@ class MtpDrafter:
     # --- following the target ---
 
     def follow(self, decode: Decode, kept: Sequence[int]) -> None:
+        if not any(span.follows for span in decode.spans):
+            return
         hidden, at = hidden_states(self._target, decode.rows), 0
         for span, count in zip(decode.spans, kept, strict=True):
             if span.follows and count:
@@ -242,7 +244,7 @@ class MtpDrafter:
     # --- guessing ---
 
     def draft(self, asks: Sequence[Ask]) -> tuple[Tokens, ...]:
-        ready = [ask for ask in asks if ask.depth and self._held[ask.slot].end == len(ask.draw.tokens) - 1]
+        ready = [ask for ask in asks if ask.depth > 0 and self._held[ask.slot].end == len(ask.draw.tokens) - 1]
         for ask in ready:
             self._uncover(ask.slot)
         if len(ready) + sum(self._held[ask.slot].count for ask in ready) > self._context.batch.capacity:
