@@ -16,13 +16,14 @@ MEMORY = 24.0
 """Guesses after which evidence has faded to 1/e."""
 PRIOR = 4.0
 """Guesses that the server's own experience counts as."""
+CAUTION = 0.9
 REQUEST = 8.0
 """Guesses that one request's experience counts as at most, so that a long one doesn't speak for all."""
 SERVER_MEMORY = 16 * REQUEST
 LOST_CHANCE = 0.05
 """A guess's chance where the text is lost."""
-_GETS_LOST = 0.02
-_RETURNS = 0.05
+_GETS_LOST = 0.01
+_RETURNS = 0.1
 """Chances that this changes from one verification to the next."""
 _LEAST, _MOST = 0.005, 0.995
 LEAST_GAIN = 0.02
@@ -95,6 +96,12 @@ class Evidence:
                 break
         return gains
 
+    @property
+    def trust(self) -> float:
+        """How much of this rests on the sequence's own past, 0 … 1."""
+        seen = sum(self._right) + sum(self._wrong)
+        return CAUTION * seen / (seen + 2 * PRIOR)
+
     def observe(self, match: int, drafted: int, accepted: int) -> None:
         """`accepted` of `drafted` guesses were right; the one after them, if there was one, was wrong."""
         self.lost = self.lost * (1 - _RETURNS) + (1 - self.lost) * _GETS_LOST
@@ -122,7 +129,9 @@ class Evidence:
         for cell, before in enumerate(self._before):
             expected = min(before * quality, _MOST)
             right, wrong = self._right[cell], self._wrong[cell]
-            chance = _bounded((right + PRIOR * expected) / (right + wrong + PRIOR))
+            # What was expected counts less the more was seen, or it would hold the estimate back for ever.
+            weight = PRIOR * max(1 - (right + wrong) / MEMORY, _LEAST)
+            chance = _bounded((right + weight * expected) / (right + wrong + weight))
             self._chances[cell] = chance
             # A later guess of a model that does better than usual is better than usual too.
             quality = chance / before if self._prior.chained else 1.0

@@ -6,7 +6,7 @@ order of those chances, across all sequences, and every number of them is tried,
 (cf. SmartSpec, Liu et al. 2024). Times are in units of the plain decode of as many sequences.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -30,6 +30,8 @@ class Wish:
     """What a look-up had matched for them."""
     most: int = 0
     """Guesses there may be; `gains` leaves out those that hardly ever come true."""
+    trust: float = 0.0
+    """The part of its expected gain that it may be held to, 0 … 1."""
 
     def pace(self, ratios: Sequence[float], rows: int, sequences: int) -> float:
         """Tokens by time at its best depth, were it the only one; `rows` is what there is without it."""
@@ -41,122 +43,88 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a choice has to keep to."""
+class Search:
+    """One step's search."""
 
+    costs: StepCost
     sequences: int
     rows: int
     """Rows without any guess."""
     most: int
     """Guesses at most, in all."""
-    slack: float
-    """What the step may take longer than without guesses, should all of them be wrong."""
-    pace: float
-    """How many times the pace without guesses it must be expected to reach."""
-
-
-def best(wishes: Sequence[Wish], ratios: Sequence[float], terms: Terms) -> list[int]:
-    """How many guesses each gets, in one decode: its time by rows is `ratios`, shape (> rows + most,)."""
-    plain = ratios[terms.rows]
-    ranked = [(gain - wish.drafting, gain, place) for place, wish in enumerate(wishes) for gain in wish.gains]
-    ranked.sort(key=_worth, reverse=True)
-    pace = terms.pace * terms.sequences / plain
-    tokens, drafting, chosen = float(terms.sequences), 0.0, 0
-    for count, (_, gain, place) in enumerate(ranked[: terms.most], 1):
-        tokens += gain
-        drafting += wishes[place].drafting
-        seconds = ratios[terms.rows + count] + drafting
-        if seconds - plain <= terms.slack and tokens > pace * seconds:
-            pace, chosen = tokens / seconds, count
-    counts = [0] * len(wishes)
-    for _, _, place in ranked[:chosen]:
-        counts[place] += 1
-    return counts
-
-
-def best_uniform(wishes: Sequence[Wish], seconds: Callable[[int, int], float], terms: Terms) -> list[int]:
-    """The same where all who get guesses get as many: `seconds(guessing, depth)` is the time of such a step."""
-    plain = seconds(0, 0)
-    pace = terms.pace * terms.sequences / plain
-    counts = [0] * len(wishes)
-    for depth in range(1, max((len(wish.gains) for wish in wishes), default=0) + 1):
-        able = [(sum(wish.gains[:depth]), place) for place, wish in enumerate(wishes) if len(wish.gains) >= depth]
-        able.sort(reverse=True)
-        tokens, drafting = float(terms.sequences), 0.0
-        for guessing, (gain, place) in enumerate(able[: terms.most // depth], 1):
-            tokens += gain
-            drafting += depth * wishes[place].drafting
-            taken = seconds(guessing, depth) + drafting
-            if taken - plain <= terms.slack and tokens > pace * taken:
-                pace = tokens / taken
-                chosen = {place for _, place in able[:guessing]}
-                counts = [depth * (place in chosen) for place in range(len(wishes))]
-    return counts
-
-
-def add_tries(
-    wishes: Sequence[Wish], counts: Sequence[int], due: Sequence[int], ratios: Sequence[float], terms: Terms
-) -> list[int]:
-    """`counts` with a guess for each of those at the places `due`, if the terms' slack pays for that.
-
-    All or none: were they tried one by one, each would pay for all the others' tries.
-    """
-    tried = list(counts)
-    rows = sum(counts)
-    drafting = sum(count * wish.drafting for count, wish in zip(counts, wishes, strict=True))
-    for place in due:
-        drafting += wishes[place].drafting
-        rows += 1
-        tried[place] = 1
-    affordable = rows <= terms.most and ratios[terms.rows + rows] + drafting - ratios[terms.rows] <= terms.slack
-    return tried if affordable else list(counts)
-
-
-def add_uniform_tries(
-    wishes: Sequence[Wish],
-    counts: Sequence[int],
-    due: Sequence[int],
-    seconds: Callable[[int, int], float],
-    terms: Terms,
-) -> list[int]:
-    """The same where all who get guesses get as many."""
-    tried = list(counts)
-    depth = max(counts) or 1
-    guessing = sum(count > 0 for count in counts)
-    drafting = sum(count * wish.drafting for count, wish in zip(counts, wishes, strict=True))
-    for place in due:
-        if wishes[place].most >= depth:
-            drafting += depth * wishes[place].drafting
-            guessing += 1
-            tried[place] = depth
-    affordable = guessing * depth <= terms.most and seconds(guessing, depth) + drafting - seconds(0, 0) <= terms.slack
-    return tried if affordable else list(counts)
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """One step's search, in one decode or with guesses in a decode of their own."""
-
-    costs: StepCost
-    ratios: Sequence[float]
-    terms: Terms
+    rooms: Sequence[float]
+    """For each sequence, what the step may take longer than without guesses if it gains nothing."""
+    overdraft: float
+    """What it may take longer than that for the sake of what the sequence is expected to gain."""
     uniform: bool
+    """All who get guesses get as many, in a decode of their own."""
 
-    def seconds(self, guessing: int, depth: int) -> float:
-        """Of two decodes, in plain steps: `guessing` sequences with as many guesses each, and the others."""
-        sequences, rows = self.terms.sequences, self.terms.rows
-        shape = Shape(sequences, rows + guessing * depth, guessing, guessing * (depth + 1))
-        return self.costs.of(shape) / self.costs.plain(sequences)
+    @property
+    def ratios(self) -> Sequence[float]:
+        return self.costs.ratios(self.sequences, self.rows + self.most)
 
-    def best(self, wishes: Sequence[Wish]) -> list[int]:
-        if self.uniform:
-            return best_uniform(wishes, self.seconds, self.terms)
-        return best(wishes, self.ratios, self.terms)
+    def best(self, wishes: Sequence[Wish], pace: float) -> list[int]:
+        """How many guesses each gets, if together they reach `pace` times what there is without any."""
+        return self._best_uniform(wishes, pace) if self.uniform else self._best(wishes, pace)
 
-    def with_tries(self, wishes: Sequence[Wish], counts: Sequence[int], due: Sequence[int]) -> list[int]:
-        if self.uniform:
-            return add_uniform_tries(wishes, counts, due, self.seconds, self.terms)
-        return add_tries(wishes, counts, due, self.ratios, self.terms)
+    def _best(self, wishes: Sequence[Wish], pace: float) -> list[int]:
+        ratios, rows = self.ratios, self.rows
+        plain = ratios[rows]
+        ranked = [(gain - wish.drafting, gain, place) for place, wish in enumerate(wishes) for gain in wish.gains]
+        ranked.sort(key=_worth, reverse=True)
+        tokens, drafting, chosen = float(self.sequences), 0.0, 0
+        fastest = pace * tokens / plain
+        rooms = [max(room, 0.0) for room in self.rooms]
+        most = min(self.rooms) + self.overdraft
+        for count, (_, gain, place) in enumerate(ranked[: self.most], 1):
+            wish = wishes[place]
+            tokens += gain
+            drafting += wish.drafting
+            rooms[place] += wish.trust * gain * plain
+            seconds = ratios[rows + count] + drafting
+            if tokens > fastest * seconds and self._lost(self._shape(0, count)) + drafting <= min(most, *rooms):
+                fastest, chosen = tokens / seconds, count
+        counts = [0] * len(wishes)
+        for _, _, place in ranked[:chosen]:
+            counts[place] += 1
+        return counts
+
+    def _best_uniform(self, wishes: Sequence[Wish], pace: float) -> list[int]:
+        plain = self._seconds(self._shape(0, 0))
+        fastest = pace * self.sequences / plain
+        most = min(self.rooms) + self.overdraft
+        counts = [0] * len(wishes)
+        for depth in range(1, max((len(wish.gains) for wish in wishes), default=0) + 1):
+            able = [(sum(wish.gains[:depth]), place) for place, wish in enumerate(wishes) if len(wish.gains) >= depth]
+            able.sort(reverse=True)
+            tokens, drafting, rooms = float(self.sequences), 0.0, [max(room, 0.0) for room in self.rooms]
+            for guessing, (gain, place) in enumerate(able[: self.most // depth], 1):
+                tokens += gain
+                drafting += depth * wishes[place].drafting
+                rooms[place] += wishes[place].trust * gain * plain
+                shape = self._shape(guessing, guessing * depth)
+                seconds = self._seconds(shape) + drafting
+                if tokens > fastest * seconds and self._lost(shape) + drafting <= min(most, *rooms):
+                    fastest = tokens / seconds
+                    chosen = {place for _, place in able[:guessing]}
+                    counts = [depth * (place in chosen) for place in range(len(wishes))]
+        return counts
+
+    def with_tries(self, wishes: Sequence[Wish], counts: Sequence[int], due: Sequence[int]) -> tuple[list[int], float]:
+        """`counts` with guesses for each of those at the places `due` as well, and what that takes longer.
+
+        All or none: were they tried one by one, each would pay for all the others' tries. None can be afforded:
+        `counts` as they are, and 0.
+        """
+        tried = list(counts)
+        depth = (max(counts) or 1) if self.uniform else 1
+        for place in due:
+            tried[place] = depth if wishes[place].most >= depth else 0
+        before, after = self._shape_of(counts), self._shape_of(tried)
+        if sum(tried) > self.most or self._lost(after) + _drafting(wishes, tried) > min(self.rooms):
+            return list(counts), 0.0
+        more = _drafting(wishes, tried) - _drafting(wishes, counts)
+        return tried, self._seconds(after) - self._seconds(before) + more
 
     def hope(self, wishes: Sequence[Wish], due: Sequence[int]) -> bool:
         """Whether guesses for any of those at the places `due` would pay if nearly all of them came true."""
@@ -164,8 +132,23 @@ class Search:
         for place in due:
             gains = [HOPED**count for count in range(1, wishes[place].most + 1)]
             hoped[place] = replace(wishes[place], gains=gains)
-        counts = replace(self, terms=replace(self.terms, slack=inf)).best(hoped)
+        counts = replace(self, rooms=[inf] * len(hoped)).best(hoped, 1.0)
         return any(counts[place] for place in due)
+
+    def _shape_of(self, counts: Sequence[int]) -> Shape:
+        return self._shape(sum(count > 0 for count in counts), sum(counts))
+
+    def _shape(self, guessing: int, guesses: int) -> Shape:
+        apart = guessing if self.uniform else 0
+        return Shape(self.sequences, self.rows + guesses, apart, apart + guesses if apart else 0)
+
+    def _seconds(self, shape: Shape) -> float:
+        """In plain decodes of as many sequences."""
+        return self.costs.of(shape) / self.costs.plain(self.sequences)
+
+    def _lost(self, shape: Shape) -> float:
+        """What its guesses take, at worst, in the same unit."""
+        return self.costs.lost(shape, shape.rows - self.rows) / self.costs.plain(self.sequences)
 
 
 def all_allowed(allowed: Sequence[int], rows: int) -> list[int]:
@@ -186,6 +169,10 @@ def all_allowed_uniform(allowed: Sequence[int], rows: int) -> list[int]:
             best_total = depth * len(places)
             counts = [depth * (place in places) for place in range(len(allowed))]
     return counts
+
+
+def _drafting(wishes: Sequence[Wish], counts: Sequence[int]) -> float:
+    return sum(count * wish.drafting for count, wish in zip(counts, wishes, strict=True))
 
 
 def _worth(ranked: tuple[float, float, int]) -> float:

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forgelm.engine.acceptance import Evidence, Prior
-from forgelm.engine.depths import Search, Terms, Wish, all_allowed, all_allowed_uniform
+from forgelm.engine.depths import Search, Wish, all_allowed, all_allowed_uniform
 from forgelm.engine.stepcost import DraftCost, Shape, StepCost
 from forgelm.ipc.messages import Drafting
 
 PACE = 1.03
 """The expected gain from which guesses are worth their risk: what costs are known to, roughly."""
-EARLY = 1.0
-"""Plain steps that a sequence may lose at its start: 2 % of 64 tokens would be 1.28."""
+EARLY = 0.75
+"""Plain steps that a sequence may lose at its start: with `OVERDRAFT` it stays below 2 % of 64 tokens."""
 SHARE = 0.01
 """Of the time it has decoded it may lose this much: half of what is promised, since costs are estimates."""
 SAVED = 24.0
@@ -30,11 +30,17 @@ FIRST_REST, LONGEST_REST = 4, 128
 HOPELESS = 0.15
 """Below this chance for every guess, in the server's experience, a request begins with a rest."""
 HOPELESS_REST = 64
-UNAFFORDABLE_REST = 8
-"""Tokens until it is seen again whether a try can be afforded, or would pay at all."""
+NO_HOPE_REST = 16
+"""Tokens until it is seen again whether a try could pay at all."""
+TRY_SHARE = 0.004
+"""Of all sequences' time tries may take this much for each, as far as rests can see to it."""
+KNOWN, LIKELY = 0.4, 0.5
+"""Guesses that are trusted so far, and so likely right, needn't be tried: it is something else that rules them out."""
+OVERDRAFT = 0.5
+"""Plain steps by which an account may be over its allowance for the sake of an expected gain."""
 FORGOTTEN = 512
 """Steps without a guess after which the next request tries again all the same."""
-ANCHORS, ANCHOR_PERIOD = 3, 32
+ANCHORS, ANCHOR_PERIOD = 4, 32
 """Of so many steps with the plain cost unknown so many are plain; more would only wait for prompts to end."""
 
 
@@ -50,6 +56,7 @@ class Track:
     """Tokens until guesses are tried again."""
     pause: int = FIRST_REST
     """The next rest."""
+    longest_pause: int = LONGEST_REST
     balance: float = 0.0
     """Seconds gained, less seconds lost."""
     decoded: float = 0.0
@@ -82,7 +89,7 @@ class Track:
         if accepted:
             self.pause = FIRST_REST
         elif self.trying:
-            self.rest, self.pause = self.pause, min(2 * self.pause, LONGEST_REST)
+            self.rest, self.pause = min(self.pause, self.longest_pause), min(2 * self.pause, self.longest_pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +194,9 @@ class Speculator:
         wishes = [self._wish(option, ratios, now_rows, plain, len(options)) for option in options]
         if not any(wish.gains for wish in wishes):
             return [NO_GUESSES] * len(options)
-        slack = min(track.may_lose(plain) for track in tracks) / plain
-        search = Search(self._costs, ratios, Terms(len(options), now_rows, self._rows, slack, PACE), self._uniform)
-        counts = search.best(wishes)
+        rooms = [track.may_lose(plain) / plain for track in tracks]
+        search = Search(self._costs, len(options), now_rows, self._rows, rooms, OVERDRAFT, self._uniform)
+        counts = search.best(wishes, PACE)
         counts = self._with_tries(search, tracks, wishes, counts)
         return [_chosen(track, wish, count) for track, wish, count in zip(tracks, wishes, counts, strict=True)]
 
@@ -207,10 +214,10 @@ class Speculator:
         wishes: list[Wish] = []
         if option.found and (evidence := track.evidence.get("ngram")):
             found = min(option.found, most)
-            wishes.append(Wish("ngram", evidence.gains(option.match, found), 0.0, option.match, found))
+            wishes.append(Wish("ngram", evidence.gains(option.match, found), 0.0, option.match, found, evidence.trust))
         if evidence := track.evidence.get(self._model):
             drafting = self._draft_cost.each(sequences, plain) / plain
-            wishes.append(Wish(self._model, evidence.gains(0, most), drafting, 0, most))
+            wishes.append(Wish(self._model, evidence.gains(0, most), drafting, 0, most, evidence.trust))
         if len(wishes) > 1:
             return max(wishes, key=lambda wish: wish.pace(ratios, rows, sequences))
         return wishes[0] if wishes else _NO_WISH
@@ -219,13 +226,22 @@ class Speculator:
         self, search: Search, tracks: Sequence[Track], wishes: Sequence[Wish], counts: list[int]
     ) -> list[int]:
         """Guesses for those as well that have none because they were of no use, if it can be afforded to look again."""
-        due = [place for place, wish in enumerate(wishes) if wish.gains and not counts[place]]
+        due = [
+            place
+            for place, wish in enumerate(wishes)
+            if wish.gains and not counts[place] and not (wish.trust > KNOWN and wish.gains[0] > LIKELY)
+        ]
         if not due:
             return counts
-        tried = search.with_tries(wishes, counts, due) if search.hope(wishes, due) else counts
+        if not search.hope(wishes, due):
+            for place in due:
+                tracks[place].rest = NO_HOPE_REST
+            return counts
+        tried, seconds = search.with_tries(wishes, counts, due)
+        longest = int(len(tracks) * seconds / len(due) / TRY_SHARE)
         for place in due:
             tracks[place].trying = tried[place] > 0
-            tracks[place].rest = 0 if tried[place] else UNAFFORDABLE_REST
+            tracks[place].longest_pause = max(FIRST_REST, min(longest, LONGEST_REST))
         return tried
 
     def _always(self, options: Sequence[Option]) -> list[Choice]:
@@ -268,7 +284,7 @@ class Speculator:
         if sum(asked):
             self._draft_cost.observe(len(asked), sum(asked), drafting)
         plain = self._costs.seconds(sequences, rows - guesses)
-        lost = self._costs.of(shape) - plain + drafting
+        lost = self._costs.lost(shape, guesses) + drafting
         accepted = {id(track): right for track, _, _, right in results}
         for track in self._tracks:
             track.count(accepted.get(id(track), 0) * plain, lost, plain)

@@ -7,7 +7,7 @@ steps with guesses teach it. Choices depend on the curve alone. It needn't rise:
 64 rows cheaper than 48.
 
 Each figure is the logarithm of seconds with a variance (a Kalman filter of one dimension): what wasn't seen for long is
-believed less, and a hiccup counts as no more than three deviations.
+believed less, and a hiccup counts as one and a half deviations at most.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,9 @@ from math import exp, log, sqrt
 
 _NOISE = 0.02
 """Variance of one step's time, relative."""
-_LEVEL_DRIFT = 1e-4
+_OUTLIER = 1.5
+"""Standard deviations that a sample may be off (Huber 1964)."""
+_LEVEL_DRIFT = 3e-5
 _CURVE_DRIFT = 2e-6
 """What variances grow by in a step."""
 _NEW_MIX = 0.1
@@ -24,7 +26,10 @@ _NEW_MIX = 0.1
 _MEASURED = 0.02
 _UNKNOWN = 0.25
 """Variance of the curve where it was measured at the start, or near it, and where nothing is known."""
-STALE = 0.01
+DOUBT = 1.0
+"""Standard deviations by which guesses are charged more than they are thought to cost: what seems cheap is chosen, and
+seems so by mistake more often than not."""
+STALE = 0.005
 """Variance of the level from which a step without guesses is due."""
 SLOPE = 0.3
 """What a row is taken to cost where nothing was measured, of a decode of one."""
@@ -66,11 +71,14 @@ class _Curve:
             self._fill(rows)
         return self.ratios
 
+    def doubt(self, rows: int, step: int) -> float:
+        """Standard deviation of what is known of `rows`, relative."""
+        return sqrt(self._variance.get(rows, self._unseen) + _CURVE_DRIFT * (step - self._seen.get(rows, 0)))
+
     def observe(self, rows: int, ratio: float, noise: float, step: int) -> None:
         """A decode of `rows` took `ratio` times the plain one, with a relative variance of `noise`."""
         expected = self.upto(rows)[rows]
-        variance = self._variance.get(rows, self._unseen)
-        variance += _CURVE_DRIFT * (step - self._seen.get(rows, 0))
+        variance = self.doubt(rows, step) ** 2
         gain, change = _weigh(log(ratio / expected), variance, noise)
         self._shift_neighbours(rows, gain * change)
         self._known[rows] = expected * exp(gain * change)
@@ -139,6 +147,15 @@ class StepCost:
         """Seconds of one decode or two."""
         others = self.seconds(shape.sequences - shape.apart, shape.rows - shape.apart_rows)
         return self.seconds(shape.apart, shape.apart_rows) + others
+
+    def lost(self, shape: Shape, guesses: int) -> float:
+        """Seconds that `guesses` have added to a step of this shape, at least 0, doubts counted against them."""
+        if not guesses:
+            return 0.0
+        guessing, rows = (shape.apart, shape.apart_rows) if shape.apart else (shape.sequences, shape.rows)
+        doubt = DOUBT * self._curve(guessing).doubt(rows, self._step)
+        plain = self.seconds(shape.sequences, shape.rows - guesses)
+        return max(self.of(shape) + doubt * self.seconds(guessing, rows) - plain, 0.0)
 
     def observe(self, shape: Shape, seconds: float) -> None:
         """Learn from decodes that took so long, with no prompt in them."""
@@ -210,5 +227,5 @@ class DraftCost:
 
 def _weigh(change: float, variance: float, noise: float) -> tuple[float, float]:
     """How much of a change to believe, and the change without what can only be a hiccup."""
-    most = 3 * sqrt(variance + noise)
+    most = _OUTLIER * sqrt(variance + noise)
     return variance / (variance + noise), min(max(change, -most), most)
