@@ -77,10 +77,11 @@ async def clients(endpoint: Endpoint, prompts: Prompts, count: int, rounds: int,
 
     began = time.perf_counter()
     answers = [answer for answered in await asyncio.gather(*map(one, queues)) for answer in answered]
-    return _throughput(answers, time.perf_counter() - began)
+    return throughput(answers, time.perf_counter() - began)
 
 
-def _throughput(answers: list[Answer], seconds: float) -> Metrics:
+def throughput(answers: list[Answer], seconds: float) -> Metrics:
+    """Pace and latencies of streams that ended within `seconds`."""
     firsts = [answer.first for answer in answers]
     gaps = [gap for answer in answers for gap in answer.gaps()]
     return {

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
+import math
 import os
 import platform
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from forgelm import paths
+from forgelm.machine import read_gpus
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("llama-cpp-python", "numpy", "litestar", "uvicorn", "uvloop", "msgspec")
@@ -114,6 +116,12 @@ def memory_mb(pid: int) -> dict[str, float]:
         if name.lower() in values:
             values[name.lower()] = int(rest.split()[0]) * 1024 / 1e6
     return values
+
+
+def vram_mb() -> float:
+    """Memory in use on all NVIDIA cards in MB (10^6 bytes), whoever uses it; NaN without a card."""
+    cards = read_gpus().cards
+    return sum(card.total - card.free for card in cards) / 1e6 if cards else math.nan
 
 
 @dataclass

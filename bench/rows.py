@@ -112,8 +112,12 @@ HEADINGS = ("what", "unit", "ours", "theirs", "ratio (or value)", "95 % interval
 
 def table(results: Sequence[Result]) -> str:
     """A Markdown table, aligned for the terminal and ready for LOG.md."""
-    lines = [HEADINGS, *(_cells(result) for result in results)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    return aligned([HEADINGS, *(_cells(result) for result in results)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of the cells in `lines`, the headings first."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
     rows = ["| " + " | ".join(line) + " |" for line in padded]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
@@ -122,13 +126,14 @@ def table(results: Sequence[Result]) -> str:
 
 def _cells(result: Result) -> tuple[str, ...]:
     estimate = result.estimate
-    interval = "" if estimate.low is None else f"{_short(estimate.low)} … {_short(estimate.high)}"
-    value = _short(estimate.median)
-    figures = (_short(result.ours), _short(result.theirs), value, interval)
+    interval = "" if estimate.low is None else f"{short(estimate.low)} … {short(estimate.high)}"
+    value = short(estimate.median)
+    figures = (short(result.ours), short(result.theirs), value, interval)
     return (result.row.title, result.row.unit, *figures, result.effect(), result.row.bar_text(), result.verdict())
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """Three digits, or more before the point; "" for no number."""
     if value is None or not math.isfinite(value):
         return ""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

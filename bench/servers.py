@@ -6,7 +6,9 @@ see `PEER_FLAGS`.
 
 import asyncio
 import contextlib
+import hashlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -92,6 +94,16 @@ def forgelm_with_disk(settings: Settings, directory: Path) -> Kind:
     return _forgelm(settings, str(profile), {"XDG_CACHE_HOME": str(directory)})
 
 
+def forgelm_speculating(settings: Settings, speculation: str, directory: Path) -> Kind:
+    """The same with the profile's `speculation` as TOML; the profile is written into `directory`."""
+    shipped = (paths.shipped_profiles_dir() / "starter.toml").read_text()
+    text, found = re.subn(r"(?m)^speculation = .*$", lambda _: f"speculation = {speculation}", shipped)
+    assert found == 1
+    profile = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    profile.write_text(text)
+    return _forgelm(settings, str(profile), {})
+
+
 def _forgelm(settings: Settings, profile: str, environment: dict[str, str]) -> Kind:
     options = {
         "--profile": profile,
@@ -105,8 +117,8 @@ def _forgelm(settings: Settings, profile: str, environment: dict[str, str]) -> K
     return Kind("forgelm", command, "/readyz", environment=environment)
 
 
-def llama_server(settings: Settings, program: Path, flags: str = "unique") -> Kind:
-    """llama.cpp's server, from `bench.peers`, with one of the sets of flags."""
+def llama_server(settings: Settings, program: Path, flags: str = "unique", more: Sequence[str] = ()) -> Kind:
+    """llama.cpp's server, from `bench.peers`, with one of the sets of flags, and `more` flags."""
     options = {
         "--model": settings.model,
         "--host": "127.0.0.1",
@@ -115,7 +127,7 @@ def llama_server(settings: Settings, program: Path, flags: str = "unique") -> Ki
         "--threads": settings.threads,
         "--threads-batch": settings.threads,
     }
-    command = (str(program), *_flat(options), "--no-ui", "--offline", *PEER_FLAGS[flags])
+    command = (str(program), *_flat(options), "--no-ui", "--offline", *PEER_FLAGS[flags], *more)
     return Kind("llama-server", command, "/health", {"cache_prompt": False} if flags == "unique" else {})
 
 
@@ -138,13 +150,19 @@ class Server:
     def endpoint(self) -> Endpoint:
         return Endpoint(self.port, dict(self.kind.extra))
 
-    def memory_mb(self) -> dict[str, float]:
-        """Memory of the process that holds the model and, where that is another, of the one that answers HTTP."""
+    @property
+    def engine(self) -> int:
+        """The process that holds the model: the largest child, or the server itself where it has none."""
         api, *children = machine.tree(self.process.pid)
-        engine = max(children, key=lambda pid: machine.memory_mb(pid)["rss"], default=api)
+        return max(children, key=lambda pid: machine.memory_mb(pid)["rss"], default=api)
+
+    def memory_mb(self) -> dict[str, float]:
+        """Memory of the process that holds the model and of the one that answers HTTP, which may be the same."""
+        processes = {"api": self.process.pid, "engine": self.engine}
         return {
-            **{f"api_{name}_mb": value for name, value in machine.memory_mb(api).items()},
-            **{f"engine_{name}_mb": value for name, value in machine.memory_mb(engine).items()},
+            f"{role}_{name}_mb": value
+            for role, pid in processes.items()
+            for name, value in machine.memory_mb(pid).items()
         }
 
     def wait_ready(self) -> None:

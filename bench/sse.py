@@ -27,6 +27,21 @@ class AnswerError(Exception):
 
 
 @dataclass(frozen=True)
+class Drafts:
+    """What a server says of the tokens that it guessed ahead for one answer; zeros where it says nothing."""
+
+    drafted: int = 0
+    accepted: int = 0
+    verifications: int = 0
+    """Decodes with guesses; llama-server doesn't count them."""
+    seconds: float = 0.0
+    """Spent on guessing; llama-server doesn't say."""
+
+
+NO_DRAFTS = Drafts()
+
+
+@dataclass(frozen=True)
 class Answer:
     """One finished (or cut) stream. Times are `time.perf_counter()` seconds."""
 
@@ -41,6 +56,7 @@ class Answer:
     """Tokens of the prompt that the server took from memory instead of computing them."""
     ended: float
     """When the last event arrived."""
+    drafts: Drafts = NO_DRAFTS
 
     @property
     def first(self) -> float:
@@ -151,8 +167,16 @@ def _collect(sent: float, events: list[tuple[float, bytes]]) -> Answer:
             text += piece
     tokens = usage.get("completion_tokens", len(arrivals))
     ended = events[-1][0] if events else sent
-    return Answer(
-        sent, tuple(arrivals), tokens, usage.get("prompt_tokens", 0), text, _cached_tokens(usage, timings), ended
+    cached = _cached_tokens(usage, timings)
+    return Answer(sent, tuple(arrivals), tokens, usage.get("prompt_tokens", 0), text, cached, ended, _drafts(timings))
+
+
+def _drafts(timings: dict[str, Any]) -> Drafts:
+    return Drafts(
+        timings.get("draft_n", 0),
+        timings.get("draft_n_accepted", 0),
+        timings.get("draft_verifications", 0),
+        timings.get("draft_ms", 0.0) / 1e3,
     )
 
 

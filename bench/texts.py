@@ -100,6 +100,10 @@ class Texts:
         opening = f"{self.name()} is the project of which these are the notes; read them and sum them up."
         return self._long(opening, FACTS, tokens)
 
+    def facts(self) -> list[str]:
+        """A sentence of each pattern that reports are made of, in random order: about 22 tokens each."""
+        return [self._filled(pattern) for pattern in self._random.sample(FACTS, len(FACTS))]
+
     def question(self) -> str:
         """A question of 10 to 20 tokens."""
         return self._filled(self._random.choice(QUESTIONS))
