@@ -5,8 +5,11 @@ are written where the event is seen.
 """
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+Kind = TypeVar("Kind", Counter, Histogram)
 
 # vLLM's buckets, so that dashboards made for it compare.
 TTFT_BUCKETS = (
@@ -16,6 +19,9 @@ TTFT_BUCKETS = (
 ITL_BUCKETS = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
+DRAFT_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Tokens."""
+LENGTH_BUCKETS = (0, *DRAFT_BUCKETS)
 
 
 class Metrics:
@@ -51,6 +57,22 @@ class Metrics:
             buckets=ITL_BUCKETS,
             registry=self.registry,
         )
+        self.drafted = self._by_drafter(Counter, "draft_tokens", "Tokens guessed ahead and computed")
+        self.accepted = self._by_drafter(Counter, "draft_accepted_tokens", "Guessed tokens that were right")
+        self.draft_depth = self._by_drafter(
+            Histogram, "draft_depth", "Tokens guessed at once for one sequence", buckets=DRAFT_BUCKETS
+        )
+        self.draft_accepted_length = self._by_drafter(
+            Histogram, "draft_accepted_length", "How many of those were right", buckets=LENGTH_BUCKETS
+        )
+        self.drafting_seconds = self._counter("drafting_seconds", "Time spent on guessing")
+
+    def guessed(self, drafter: str, drafted: int, accepted: int) -> None:
+        """What became of one sequence's guesses in a step."""
+        self.drafted.labels(drafter).inc(drafted)
+        self.accepted.labels(drafter).inc(accepted)
+        self.draft_depth.labels(drafter).observe(drafted)
+        self.draft_accepted_length.labels(drafter).observe(accepted)
 
     def render(self) -> bytes:
         """The exposition text."""
@@ -58,6 +80,9 @@ class Metrics:
 
     def _gauge(self, name: str, text: str) -> "ReadGauge":
         return ReadGauge(Gauge(f"forgelm_{name}", text, registry=self.registry))
+
+    def _by_drafter(self, kind: type[Kind], name: str, text: str, **options: Any) -> Kind:
+        return kind(f"forgelm_{name}", text, ["drafter"], registry=self.registry, **options)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"forgelm_{name}", text, registry=self.registry)

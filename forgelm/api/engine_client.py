@@ -152,6 +152,10 @@ class EngineClient:
                 self._deliver(ticket, delta, now)
         if generated:
             self._metrics.generated_tokens.inc(generated)
+        for each in step.stats.verifications:
+            self._metrics.guessed(each.drafter, each.drafted, each.accepted)
+        if step.stats.drafting:
+            self._metrics.drafting_seconds.inc(step.stats.drafting)
 
     def on_down(self, reason: str) -> None:
         """End every open request with an error: the engine that had them is gone."""

@@ -1,6 +1,6 @@
 """A request's fields, each checked and turned into what the server uses; what can't be honoured is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,9 +12,12 @@ from forgelm.api.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    SpeculationFields,
     Unsupported,
 )
+from forgelm.config import MAX_DEPTH
 from forgelm.errors import InvalidRequest, UnsupportedParameter
+from forgelm.ipc.messages import Drafting
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
@@ -110,6 +113,27 @@ def choices(request: GenerationRequest) -> int:
             f"best_of is {request.best_of} and n is {n}: choosing among more answers isn't supported", param="best_of"
         )
     return n
+
+
+def drafting(request: GenerationRequest) -> Drafting:
+    """How the request's tokens are guessed ahead."""
+    asked = request.speculation
+    if isinstance(asked, SpeculationFields):
+        return Drafting("" if asked.drafter == "auto" else asked.drafter, asked.depth or 0)
+    if asked is None and request.speculative_n_max is not None:
+        most = request.speculative_n_max
+        return Drafting(depth=min(most, MAX_DEPTH)) if most else Drafting("off")
+    return Drafting("off") if asked == "off" else Drafting()
+
+
+def require_drafter(drafting: Drafting, drafters: Sequence[str]) -> None:
+    """Raise `InvalidRequest` for one that is not among those that the running engine has."""
+    if drafting.drafter in ("", "off", *drafters):
+        return
+    there = ", ".join(drafters) or "none: speculation is off"
+    raise InvalidRequest(
+        f"speculation.drafter {drafting.drafter!r} is not there; there is: {there}", param="speculation.drafter"
+    )
 
 
 def stops(stop: str | list[str] | None) -> tuple[str, ...]:

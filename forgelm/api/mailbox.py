@@ -5,10 +5,20 @@ Filled by `EngineClient`, read by the one task that answers the request.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from forgelm.ipc.messages import Budget, Constraint, FinishReason, Generate, Sampling, Timings, TokenLogprobs
+from forgelm.ipc.messages import (
+    Budget,
+    Constraint,
+    Drafting,
+    FinishReason,
+    Generate,
+    Sampling,
+    Timings,
+    TokenLogprobs,
+)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -28,6 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     constraint: Constraint | None = None
     min_tokens: int = 0
     budget: Budget | None = None
+    drafting: Drafting = Drafting()
 
     @property
     def prompt_tokens(self) -> int:
@@ -161,7 +172,7 @@ class Ticket:
             queue=queue,
             prefill=max(each.queue + each.prefill for each in prompts) - queue,
             decode=max(each.decode for each in prompts),
-            preemptions=sum(each.preemptions for each in prompts),
+            **_counts(prompts),
         )
 
     def _prompt_times(self, boxes: Sequence[Mailbox]) -> Timings:
@@ -172,9 +183,15 @@ class Ticket:
             queue=min(each.queue for each in times),
             prefill=min(each.prefill for each in times),
             decode=max(each.decode for each in times),
-            preemptions=sum(each.preemptions for each in times),
+            **_counts(times),
         )
 
     def _seen(self, box: Mailbox) -> Timings:
         first = box.first_token or box.last_token
         return Timings(self.started - self.arrived, first - self.started, box.last_token - first, 0)
+
+
+def _counts(times: Sequence[Timings]) -> dict[str, Any]:
+    """What adds up over choices and prompts."""
+    names = ("preemptions", "drafted", "accepted", "verifications", "drafting")
+    return {name: sum(getattr(each, name) for each in times) for name in names}

@@ -264,6 +264,7 @@ class Preparer:
             constraint=constraint,
             min_tokens=request.min_tokens or 0,
             budget=budget,
+            drafting=fields.drafting(request),
         )
 
     def _stop_tokens(self, request: GenerationRequest) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from forgelm.config import MAX_DEPTH, Drafter, SpeculationWord
 from forgelm.text.messages import ChatMessage
 from forgelm.text.truncate import Policy
 
@@ -106,6 +107,14 @@ STRUCTURED = tuple(StructuredFields.__annotations__)
 """Their names."""
 
 
+class SpeculationFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are guessed ahead for one request. It changes how fast the answer comes, never what it says."""
+
+    drafter: Drafter = "auto"
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] | None = None
+    """Tokens guessed at once at most; the engine's own bound holds too."""
+
+
 class GenerationRequest(StructuredFields, frozen=True, kw_only=True):
     """What chat and text completions have in common. `None` means "not said"."""
 
@@ -122,6 +131,9 @@ class GenerationRequest(StructuredFields, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
+    speculation: SpeculationWord | SpeculationFields | None = None
+    speculative_n_max: Annotated[int, Meta(ge=0)] | None = msgspec.field(default=None, name="speculative.n_max")
+    """llama-server's name of the depth; 0 is off."""
     truncate: Policy | None = None
     """What to leave out of a prompt that is too long; it is refused if this isn't said.
 

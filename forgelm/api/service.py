@@ -46,6 +46,12 @@ class Service:
         facts = self.supervisor.status.facts
         return facts.context if facts else self.profile.engine.context
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The running engine's ways of guessing ahead."""
+        facts = self.supervisor.status.facts
+        return facts.drafters if facts else ()
+
     @asynccontextmanager
     async def running(self, on_unusable: Callable[[str], None]) -> AsyncIterator[None]:
         """Run the engine for as long as the block. `on_unusable` is told when it could never be started."""

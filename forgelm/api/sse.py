@@ -155,7 +155,14 @@ class Writer:
         generation = self._generation
         prepared, ticket = generation.prepared, generation.ticket
         reasoning = sum(choice.reasoning_tokens for choice in generation.choices) if self._thinks else None
-        return usage(ticket.prompt_tokens, generation.completion_tokens, ticket.cached, prepared.left_out, reasoning)
+        return usage(
+            ticket.prompt_tokens,
+            generation.completion_tokens,
+            ticket.cached,
+            prepared.left_out,
+            reasoning,
+            times=ticket.times(),
+        )
 
     def _timings(self) -> WireTimings:
         ticket = self._generation.ticket

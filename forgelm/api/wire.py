@@ -15,8 +15,13 @@ class PromptDetails(msgspec.Struct):
 
 
 class CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int
-    """Drawn up to the end of the thinking; counted in `completion_tokens` as well."""
+    reasoning_tokens: int | UnsetType = UNSET
+    """Drawn up to the end of the thinking; counted in `completion_tokens` as well. There where an answer can hold any.
+    """
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    """Guessed ahead, and right. There, like the next, where any were guessed."""
+    rejected_prediction_tokens: int | UnsetType = UNSET
+    """Guessed ahead, and wrong; not counted in `completion_tokens`."""
 
 
 class Usage(msgspec.Struct):
@@ -25,11 +30,10 @@ class Usage(msgspec.Struct):
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails | UnsetType = UNSET
-    """There where an answer can hold thinking."""
 
 
 class WireTimings(msgspec.Struct):
-    """Where the time went, in milliseconds; the first seven names are llama-server's."""
+    """Where the time went, in milliseconds; the first seven names and the first two of drafts are llama-server's."""
 
     prompt_n: int
     """Prompt tokens computed."""
@@ -44,6 +48,13 @@ class WireTimings(msgspec.Struct):
     ttft_ms: float
     """Arrival at the engine to the first token."""
     preemptions: int
+    draft_n: int | UnsetType = UNSET
+    """Tokens guessed ahead and computed. These four are there where any were."""
+    draft_n_accepted: int | UnsetType = UNSET
+    draft_verifications: int | UnsetType = UNSET
+    """Steps in which any were computed: `draft_n_accepted` over these is how many came with each for nothing."""
+    draft_ms: float | UnsetType = UNSET
+    """Spent on guessing."""
 
 
 class Function(msgspec.Struct):
@@ -160,12 +171,24 @@ class ErrorEnvelope(msgspec.Struct):
 
 
 def usage(
-    prompt: int, completion: int, cached: int, truncated: int | None = None, reasoning: int | None = None
+    prompt: int,
+    completion: int,
+    cached: int,
+    truncated: int | None = None,
+    reasoning: int | None = None,
+    *,
+    times: Timings | None = None,
 ) -> Usage:
     """Token counts of one request."""
     details = PromptDetails(cached, UNSET if truncated is None else truncated)
-    thought = UNSET if reasoning is None else CompletionDetails(reasoning)
-    return Usage(prompt, completion, prompt + completion, details, thought)
+    more: CompletionDetails | UnsetType = UNSET
+    guessed = times is not None and times.drafted > 0
+    if reasoning is not None or guessed:
+        more = CompletionDetails(UNSET if reasoning is None else reasoning)
+    if times is not None and more is not UNSET and guessed:
+        more.accepted_prediction_tokens = times.accepted
+        more.rejected_prediction_tokens = times.drafted - times.accepted
+    return Usage(prompt, completion, prompt + completion, details, more)
 
 
 def timings(times: Timings, prompt: int, completion: int, cached: int) -> WireTimings:
@@ -173,7 +196,7 @@ def timings(times: Timings, prompt: int, completion: int, cached: int) -> WireTi
     computed = prompt - cached
     # The first token comes out of prefill; decode made the others.
     decoded = max(completion - 1, 0)
-    return WireTimings(
+    found = WireTimings(
         prompt_n=computed,
         prompt_ms=_ms(times.prefill),
         prompt_per_second=_rate(computed, times.prefill),
@@ -185,6 +208,10 @@ def timings(times: Timings, prompt: int, completion: int, cached: int) -> WireTi
         ttft_ms=_ms(times.queue + times.prefill),
         preemptions=times.preemptions,
     )
+    if times.drafted:
+        found.draft_n, found.draft_n_accepted = times.drafted, times.accepted
+        found.draft_verifications, found.draft_ms = times.verifications, _ms(times.drafting)
+    return found
 
 
 def _ms(seconds: float) -> float:

@@ -40,6 +40,8 @@ def test_ready(live: Live) -> None:
         "state": "ready",
         "model": "smollm2-135m-instruct",
         "restarts": 0,
+        "drafters": [],
+        "draft_depth": 0,
         "description": "fake engine",
         "devices": ["fake"],
         "context": 8192,

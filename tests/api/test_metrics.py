@@ -27,6 +27,11 @@ EXPECTED = {
     "forgelm_errors": "counter",
     "forgelm_time_to_first_token_seconds": "histogram",
     "forgelm_inter_token_seconds": "histogram",
+    "forgelm_draft_tokens": "counter",
+    "forgelm_draft_accepted_tokens": "counter",
+    "forgelm_draft_depth": "histogram",
+    "forgelm_draft_accepted_length": "histogram",
+    "forgelm_drafting_seconds": "counter",
 }
 
 

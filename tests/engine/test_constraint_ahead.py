@@ -75,26 +75,26 @@ def test_what_was_taken_back_was_never_there(starter: Setup, name: str, seed: in
         assert seen(matcher) == seen(fresh(starter, grammar, triggers, taken))
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_way_back_may_lead_out_of_a_grammar_that_a_trigger_began(qwen: Setup, seed: int) -> None:
+def test_a_way_back_may_lead_out_of_a_grammar_that_a_trigger_began(qwen: Setup) -> None:
     (call,) = qwen.tokens("<tool_call>", special=True)
     grammar = 'start: <tool_call> "call" /[a-c]{1,3}/ </tool_call>'
-    rng = random.Random(seed)
-    matcher, taken, waited, entered = qwen.open(grammar, call), list[int](), 0, 0
-    for _ in range(12):
-        for _ in range(rng.randint(1, 4)):
-            outside = matcher.mask() is None
-            token = rng.choice([call, *qwen.tokens(" hello there")]) if outside else step(qwen, matcher, rng)
-            taken.append(token)
-            matcher.advance(token)
-        back = rng.randint(0, min(5, len(taken)))
-        matcher.rollback(back)
-        taken = taken[: len(taken) - back]
-        waited += matcher.mask() is None
-        entered += matcher.mask() is not None
-        assert seen(matcher) == seen(fresh(qwen, grammar, (call,), taken))
-    assert waited
-    assert entered
+    out = 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        matcher, taken = qwen.open(grammar, call), list[int]()
+        for _ in range(6):
+            for _ in range(rng.randint(1, 4)):
+                outside = matcher.mask() is None
+                token = rng.choice([call, *qwen.tokens(" hello there")]) if outside else step(qwen, matcher, rng)
+                taken.append(token)
+                matcher.advance(token)
+            inside = matcher.mask() is not None
+            back = rng.randint(0, min(5, len(taken)))
+            matcher.rollback(back)
+            taken = taken[: len(taken) - back]
+            out += inside and matcher.mask() is None
+            assert seen(matcher) == seen(fresh(qwen, grammar, (call,), taken))
+    assert out
 
 
 @pytest.mark.parametrize("name", WALKED)
@@ -111,7 +111,7 @@ def test_as_many_tokens_are_accepted_as_could_be_taken_in(starter: Setup, name: 
             if offered[-1] in ends:
                 break
         good = len(offered)
-        wrong = rng.choice([token for token in range(200, 4000) if token not in allowed(walker)])
+        wrong = rng.choice(sorted(set(range(200, 4000)) - allowed(walker)))
         before = seen(matcher)
         assert matcher.accepts(offered) == good
         assert matcher.accepts([*offered, wrong, *offered]) == good

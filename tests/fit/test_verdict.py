@@ -89,13 +89,12 @@ def test_the_host_tier_is_a_share_of_what_is_left() -> None:
 
 
 def guessing(
-    name: str, shape: Shape, speculation: SpeculationWord | Speculation = "auto", **engine: int | str
+    name: str, shape: Shape, speculation: SpeculationWord | Speculation = "auto", *, free: float, fit: str = "adjust"
 ) -> Verdict:
     """The verdict `forgelm serve` reaches with so much free on the card."""
-    free = engine.pop("free")
-    wanted = msgspec.structs.replace(profile(name, **engine), speculation=speculation)
+    wanted = msgspec.structs.replace(profile(name, fit=fit), speculation=speculation)
     possible = ways(wanted, Path("not here"), shape, on_gpu=True)
-    return judge(wanted, shape, budget(float(free)), ways=possible)
+    return judge(wanted, shape, budget(free), ways=possible)
 
 
 def test_with_room_all_that_is_wanted_is_used() -> None:

@@ -53,5 +53,7 @@ def _readiness(status: Status, model: str) -> dict[str, Any]:
             "slots": facts.slots,
             "kv_type": facts.kv_type,
             "llama_cpp": facts.llama_build,
+            "drafters": list(facts.drafters),
+            "draft_depth": facts.draft_depth,
         }
     return body

@@ -11,6 +11,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from forgelm.api.answer import Answer
+from forgelm.api.fields import require_drafter
 from forgelm.api.generate import Generation
 from forgelm.api.prepare import Prepared
 from forgelm.api.requests import STRUCTURED
@@ -43,6 +44,7 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
             prepared = await asyncio.to_thread(prepare, body, service.context)
         else:
             prepared = prepare(body, service.context)
+        require_drafter(prepared.job.drafting, service.drafters)
         pieces = service.vocabulary.pieces if prepared.reading.plain else service.marked_pieces
         return Answer(Generation(prepared, service.client, pieces), service.model_id, service.vocabulary)
 
