@@ -117,20 +117,15 @@ class DraftModelDrafter:
         return np.concatenate((np.array([held.sure], "<i8").view(np.uint8), self._context.save(slot, whole=True).data))
 
     def restore(self, slot: int, state: State | None, length: int) -> None:
-        held = self._held[slot]
-        held.target = length
-        # A slot that isn't empty was forked: a recurrent target's state is loaded into one that has the rest.
-        if state is None or held.next >= length:
+        self._held[slot].target = length
+        if state is None:
             return
-        self._wipe([slot])
         saved = int(state[:8].view("<i8")[0])
         try:
             self._context.restore(slot, Checkpoint(saved, False, state[8:].copy()))
         except NoRoom:
-            saved = 0
-        self._held[slot] = _Held(saved, saved)
-        self.trim(slot, min(length, saved))
-        self._held[slot].target = length
+            return
+        self._held[slot].sure = saved
 
     def _wipe(self, slots: Iterable[int]) -> None:
         for slot in slots:

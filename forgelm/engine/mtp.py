@@ -145,15 +145,8 @@ class MtpDrafter:
         end, known = state[: _PREFIX.itemsize].view(_PREFIX)[0].tolist()
         at = _PREFIX.itemsize + 4 * self._context.width
         last = state[_PREFIX.itemsize : at].view(np.float32).copy() if known else None
-        held = self._held[slot]
-        if held.end >= length:
-            # Forked already: a recurrent target's state is loaded into a slot that has the rest.
-            held.last = last if end == length else held.last
-            return
-        self._wipe([slot])
         if self._context.restore(slot, state[at:].copy()):
             self._held[slot] = _Held(end, last, fed=end)
-            self.trim(slot, length)
 
     def _wipe(self, slots: Iterable[int]) -> None:
         for slot in slots:

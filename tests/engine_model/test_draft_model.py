@@ -131,6 +131,30 @@ def test_a_recurrent_draft_catches_up_on_what_it_lacks(hybrid: Model, qwen35_pat
         assert pair.step({1: 3})[1].drawn == pair.step({0: 3})[0].drawn
 
 
+def test_a_recurrent_draft_forgets_what_a_target_with_attention_alone_cuts(starter: Model, qwen35_path: Path) -> None:
+    with paired(starter, qwen35_path) as pair:
+        pair.begin(0, words(starter, 0, 80))
+        pair.trim(0, 30)
+        pair.begin(0, pair.tokens[0][:50])
+        pair.begin(1, pair.tokens[0][:50])
+        assert len(pair.draft({0: 4})[0]) == 0
+        assert pair.draft({0: 4})[0].tolist() == pair.draft({1: 4})[1].tolist()
+
+
+def test_a_forked_recurrent_draft_needs_no_catching_up(
+    hybrid: Model, qwen35_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with paired(hybrid, qwen35_path) as pair:
+        pair.begin(0, words(hybrid, 0, 60))
+        for _ in range(5):
+            pair.verify(none([0]))
+        pair.fork(0, 1, pair.target.length(0))
+        pair.tokens[1], pair.prompts[1] = list(pair.tokens[0]), 60
+        rows = rows_added(pair.drafter._context, monkeypatch)
+        pair.draft({1: 1})
+        assert rows == [1]
+
+
 def rows_added(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Filled with the number of rows of every `add`."""
     rows: list[int] = []
@@ -156,6 +180,18 @@ def test_guesses_that_were_right_are_not_computed_again(
         pair.step({0: 4})
         # The last guess and the token after it are all that was lacking.
         assert rows == [2, 1, 1, 1]
+
+
+def test_guesses_that_were_never_verified_are_forgotten(starter: Model, starter_path: Path) -> None:
+    """The scheduler may change its mind, and the next sequence may go on otherwise where the last one ended."""
+    with paired(starter, starter_path) as pair:
+        pair.begin(0, words(starter, 0, 60))
+        first = pair.draft({0: 4})[0].tolist()
+        assert pair.draft({0: 4})[0].tolist() == first
+        pair.tokens[0][-1] = int(words(starter, 3, 1)[0])
+        pair.fork(0, 2, 60)
+        pair.tokens[2], pair.prompts[2] = list(pair.tokens[0]), 60
+        assert pair.draft({0: 4})[0].tolist() == pair.draft({2: 4})[2].tolist()
 
 
 def test_a_prompt_is_computed_as_the_target_computes_it(
@@ -202,17 +238,6 @@ def test_a_draft_that_fails_costs_the_request_nothing(
             patch.setattr(L, "llama_decode", lambda *_: -3)
             assert len(pair.draft({0: 3})[0]) == 0
         assert len(pair.step({0: 3})[0].drawn) == 4
-
-
-def test_a_saved_slot_is_longer_than_what_is_restored_of_it(starter: Model, starter_path: Path) -> None:
-    with paired(starter, starter_path) as pair:
-        pair.begin(0, words(starter, 0, 60))
-        state = pair.drafter.save(0)
-        pair.fork(0, 1, 40)
-        pair.drafter.trim(1, 0)
-        pair.drafter.restore(1, state, 40)
-        pair.begin(1, pair.tokens[0][:50])
-        assert len(pair.step({1: 3})[1].drawn) == 4
 
 
 def test_nothing_is_guessed_after_the_end_of_an_answer(starter: Model, starter_path: Path) -> None:
