@@ -174,6 +174,12 @@ def test_without_timings_the_speed_is_measured_here(server: Server) -> None:
     assert "tok/s" in forgelm("chat", "--url", server.url, "hi").stderr
 
 
+def test_what_was_guessed_ahead_is_told(server: Server) -> None:
+    timings = {"predicted_per_second": 12.34, "draft_n": 20, "draft_n_accepted": 15}
+    server.answers = [[word("a"), event(choices=[], usage={"completion_tokens": 9}, timings=timings), DONE]]
+    assert forgelm("chat", "--url", server.url, "hi").stderr.endswith(", 15 of 20 guesses right]\n")
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 

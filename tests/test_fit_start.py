@@ -7,8 +7,8 @@ from typing import Any
 import psutil
 import pytest
 
-from forgelm.commands.fitting import cards_for, fitted
-from forgelm.config import load_profile
+from forgelm.commands.fitting import cards_for, fitted, unfitted_drafting
+from forgelm.config import Drafting, load_profile
 from forgelm.machine import Machine, read_machine
 from tests.fit import sparse
 from tests.processes.serving import Served, serve
@@ -120,6 +120,73 @@ def test_an_unknown_preset_is_refused(starter_path: Path) -> None:
     run = forgelm("serve", "--profile", "starter", "--preset", "tiny", env={"FORGELM_MODELS": str(starter_path.parent)})
     assert run.returncode == 2
     assert "no preset 'tiny'; it has: short, medium, long" in run.stderr
+
+
+# --- speculation ------------------------------------------------------------------------------------------------------
+
+
+def drafting_of(server: Served) -> dict[str, Any]:
+    """What the engine's process was told of drafters."""
+    config = json.loads(psutil.Process(server.engine).cmdline()[-1])
+    return dict(config["drafting"])
+
+
+def test_what_guesses_reaches_the_engine_and_the_log(starter_path: Path, tmp_path: Path) -> None:
+    with serve(tmp_path, fake={}) as server:
+        server.ready()
+        drafting = drafting_of(server)
+        (line,) = fit_lines(server)
+    assert (drafting["ngram"], drafting["mtp"], drafting["draft"], drafting["rollback"]) == (True, "", "", 0)
+    assert line["speculation"] == "ngram"
+
+
+def test_flags_and_variables_choose_the_drafter(starter_path: Path, tmp_path: Path) -> None:
+    with serve(tmp_path, "--draft-model", starter_path.name, fake={}, FORGELM_SPECULATION="draft") as server:
+        server.ready()
+        drafting = drafting_of(server)
+    assert (drafting["ngram"], drafting["draft"]) == (False, str(starter_path.resolve()))
+
+
+def test_off_reaches_the_engine_without_a_fit_too(starter_path: Path, tmp_path: Path) -> None:
+    with serve(tmp_path, "--speculation", "off", "--fit", "off", fake={}) as server:
+        server.ready()
+        assert not drafting_of(server)["ngram"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--speculation", "mtp"), 1, "llama models are not known to have a next-token head"),
+        (("--speculation", "mtp", "--fit", "off"), 1, "llama models are not known to have a next-token head"),
+        (("--draft-model", "absent.gguf"), 1, "no draft model at absent.gguf"),
+        (("--speculation", "draft"), 2, "name one with --draft-model"),
+        (("--speculation", "off", "--draft-model", "x.gguf"), 2, "of no use to speculation 'off'"),
+    ],
+)
+def test_a_drafter_that_cant_be_is_refused_in_a_line(
+    starter_path: Path, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    settings = {"FORGELM_MODELS": str(starter_path.parent), "FORGELM_FAKE_ENGINE": "{}"}
+    run = forgelm("serve", "--profile", "starter", "--port", "0", *flags, env=settings)
+    assert run.returncode == code
+    (line,) = [line for line in run.stderr.splitlines() if not line.startswith("{")]
+    assert said in line
+
+
+def test_what_cant_be_weighed_is_taken_only_where_it_was_named(
+    tmp_path: Path, machine: Machine, starter_path: Path
+) -> None:
+    path = tmp_path / "latent.gguf"
+    sparse.write_dense(sparse.QWEN3_06B._replace(layers=1), path, attention__kv_lora_rank=512)
+    profile = load_profile("starter")
+    assert unfitted_drafting(profile, path, machine) == Drafting(ngram=True)
+    named = profile.with_overrides({"speculation": {"drafter": "draft", "model": str(starter_path)}})
+    assert unfitted_drafting(named, path, machine).draft == str(starter_path.resolve())
+
+
+def test_without_a_fit_all_that_is_wanted_is_used(machine: Machine, qwen35_path: Path) -> None:
+    profile = load_profile("starter").with_overrides({"engine.fit": "off", "speculation.depth": 2})
+    assert unfitted_drafting(profile, qwen35_path, machine) == Drafting(ngram=True, depth=2, rollback=2)
 
 
 # --- what can't be told -----------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 class Timings(msgspec.Struct, frozen=True):
     predicted_per_second: float = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -201,7 +203,7 @@ class Printer:
         self._start = time.monotonic()
         self._first = self._last = 0.0
         self._tokens = 0
-        self._rate = 0.0
+        self._timings = Timings()
         self._styled = coloured(sys.stdout)
         self._open_line = False
 
@@ -219,17 +221,23 @@ class Printer:
         if chunk.usage is not None:
             self._tokens = chunk.usage.completion_tokens
         if chunk.timings is not None:
-            self._rate = chunk.timings.predicted_per_second
+            self._timings = chunk.timings
 
     def summary(self) -> str:
-        """Tokens, tok/s (the server's figure, or else ours) and time to the first token."""
+        """Tokens, tok/s (the server's figure, or else ours), time to the first token, and what was guessed ahead."""
         if not self._first:
             return "[no text]"
         seconds = self._last - self._first
-        rate = self._rate or ((self._tokens - 1) / seconds if self._tokens > 1 and seconds > 0 else 0.0)
+        timings = self._timings
+        rate = timings.predicted_per_second or (
+            (self._tokens - 1) / seconds if self._tokens > 1 and seconds > 0 else 0.0
+        )
         parts = [f"{self._tokens} tokens"] if self._tokens else []
         parts += [f"{rate:.1f} tok/s"] if rate else []
-        return f"[{', '.join([*parts, f'first token after {self._first - self._start:.2f} s'])}]"
+        parts.append(f"first token after {self._first - self._start:.2f} s")
+        if timings.draft_n:
+            parts.append(f"{timings.draft_n_accepted} of {timings.draft_n} guesses right")
+        return f"[{', '.join(parts)}]"
 
     def end_line(self) -> None:
         """Finish the line that the answer left open."""

@@ -60,10 +60,12 @@ def unfitted_drafting(profile: Profile, path: Path, machine: Machine) -> Draftin
 def _say(verdict: Verdict, logger: Any) -> None:
     for part in verdict.need.parts:
         logger.debug("memory", part=part.name, gpu_mib=part.gpu >> 20, ram_mib=part.host >> 20, note=part.note)
+    guessing = " and ".join(verdict.speculation.drafting.drafters) or "off"
     if verdict.steps:
-        logger.warning("memory is short, so this was given up", steps=", ".join(verdict.steps), now=verdict.summary)
+        steps = ", ".join(verdict.steps)
+        logger.warning("memory is short, so this was given up", steps=steps, now=verdict.summary, speculation=guessing)
     else:
-        logger.info("memory", needed=verdict.summary)
+        logger.info("memory", needed=verdict.summary, speculation=guessing)
 
 
 def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:
