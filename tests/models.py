@@ -19,7 +19,7 @@ import gguf
 
 from forgelm import paths
 from forgelm.config import Profile, read_profile
-from tests import make_qwen35
+from tests import make_qwen35, requantize
 
 CACHE = paths.cache_dir() / "tests"
 DATA = Path(__file__).parent / "data"
@@ -46,6 +46,12 @@ def starter() -> Path:
 
         pull_starter(profile)
     return profile.model.path()
+
+
+def starter_low() -> Path:
+    """The starter in fewer bits."""
+    digest = hashlib.sha256(Path(requantize.__file__).read_bytes()).hexdigest()[:12]
+    return _cached(f"starter-low-{digest}.gguf", lambda target: requantize.write_low(starter(), target))
 
 
 def gemma() -> Path:

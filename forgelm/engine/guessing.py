@@ -59,7 +59,7 @@ class Guessing:
 
     def ask(self, decoders: SequenceOf[Sequence]) -> tuple[Ask, ...]:
         """Decide who guesses how much in the next step, in which `decoders` decode; what a model is to be asked."""
-        self._guesses = []
+        self._guesses, self.verifications = [], []
         speculator = self._speculator
         if speculator is None or not decoders:
             return ()

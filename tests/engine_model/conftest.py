@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from forgelm.config import Drafting
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.llama.model import Model
 from tests.engine_model.drive import backend
+from tests.engine_model.guessed import CACHE, HYBRID, Peeking, by_head, peeking, wipe_all
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -57,3 +59,23 @@ def gemma_backend(gemma_path: Path) -> Iterator[LlamaBackend]:
 def hybrid_backend(qwen35_path: Path) -> Iterator[LlamaBackend]:
     with backend(qwen35_path) as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="package")
+def head(qwen35_path: Path) -> Drafting:
+    """The tiny hybrid's own head guesses."""
+    return by_head(qwen35_path)
+
+
+@pytest.fixture(scope="package")
+def guessing_hybrid(qwen35_path: Path, head: Drafting) -> Iterator[LlamaBackend]:
+    with backend(qwen35_path, CACHE, drafting=head, **HYBRID) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def peek(guessing_hybrid: LlamaBackend) -> Iterator[Peeking]:
+    """Stands for the head of `guessing_hybrid`, and knows what is right."""
+    wipe_all(guessing_hybrid)
+    with peeking(guessing_hybrid) as made:
+        yield made
