@@ -64,8 +64,6 @@ class Guessing:
         if speculator is None or not decoders:
             return ()
         found = [self._look_up(sequence, speculator) for sequence in decoders]
-        if not any(option.most for option, _ in found):
-            return ()
         choices = speculator.choose([option for option, _ in found], sum(s.pending for s in decoders))
         asks = []
         for sequence, choice, (_, tokens) in zip(decoders, choices, found, strict=True):

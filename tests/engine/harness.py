@@ -178,12 +178,13 @@ class Harness:
         ranked: bool = False,
         guess: int = 0,
         errors: int = 5,
+        adaptive: bool = False,
     ) -> None:
         """`room`: cells that the backend really has, when that is not what the scheduler was told.
 
         `files` is what a former process left on disk. `slots` run at once; `cache` adds its `sequences` to them.
         `ranked`: the slots beyond one more than run give the highest logits alone. `guess`: tokens guessed for every
-        sequence at each step, of which one in `errors` is wrong.
+        sequence at each step, of which one in `errors` is wrong; `adaptive`: as many of them as pay.
         """
         self.guess = guess
         settings = FakeSettings(
@@ -207,7 +208,7 @@ class Harness:
         )
         drafters = self.backend.facts.drafters
         speculator = Speculator(
-            drafters=drafters, depth=guess, rows=guess * slots, uniform=split, adaptive=False, row_seconds={}
+            drafters=drafters, depth=guess, rows=guess * slots, uniform=split, adaptive=adaptive, row_seconds={}
         )
         self.scheduler = Scheduler(
             self.memory,

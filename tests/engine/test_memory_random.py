@@ -97,6 +97,7 @@ def test_answers_are_those_of_a_request_alone(switch: str, split: bool) -> None:
             host_bytes=STATE_BYTES * 8,
             ranked=seed % 2 == 0 and cache.sequences > 1,
             guess=2 * (seed % 3),
+            adaptive=seed % 6 > 2,
         )
         life = Life(seed, harness)
         for _ in range(150):
