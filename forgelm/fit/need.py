@@ -160,6 +160,7 @@ def _head(shape: Shape, speculation: Speculation, head: Layer, engine: Engine, s
     Hidden states of a whole batch are kept three times on the host: as the model gives and as the head takes and gives.
     """
     alone = msgspec.structs.replace(shape, layers=(head,))
+    sizes = msgspec.structs.replace(sizes, rollback=0, guessed=0)
     states = 3 * engine.n_batch * shape.hidden * compute.F32
     here = sizes.sequences * shape.vocabulary * compute.F32 + states + speculation.embedding
     there = head.weights.bytes + _kv((head,), sizes) + compute.device_bytes(alone, sizes, gpu=on_gpu)

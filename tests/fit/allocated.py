@@ -28,13 +28,15 @@ class Allocated(NamedTuple):
 
 
 @contextmanager
-def loaded(path: Path, *, dry: bool) -> Iterator[tuple[Any, Allocated]]:
-    """A model on the CPU, and what its weights took; a dry one has none and reads nothing but the header."""
+def loaded(path: Path, *, dry: bool, head: bool = False) -> Iterator[tuple[Any, Allocated]]:
+    """A model on the CPU, and what its weights took; a dry one has none and reads nothing but the header.
+    `head`: with its next-token head."""
     params = L.llama_model_default_params()
     devices = (ctypes.c_void_p * 1)(None)
     params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.n_gpu_layers = 0
     params.no_alloc = dry
+    params.load_mtp = head
     if dry:
         params.load_mode = L.LLAMA_LOAD_MODE_NONE
     with _said() as lines:
@@ -47,16 +49,34 @@ def loaded(path: Path, *, dry: bool) -> Iterator[tuple[Any, Allocated]]:
 
 def context(model: Any, sizes: Sizes) -> Allocated:
     """What a context of `sizes` takes: made, asked and freed."""
+    params = _params(sizes)
+    params.n_rs_seq = sizes.rollback
+    params.n_outputs_max = sizes.outputs
+    params.n_outputs_max_per_seq = 1 + max(sizes.rollback, sizes.guessed)
+    return _made(model, params)
+
+
+def head_context(model: Any, sizes: Sizes) -> Allocated:
+    """What the context of a next-token head takes beside a model's of `sizes`."""
+    params = _params(sizes)
+    params.ctx_type = L.LLAMA_CONTEXT_TYPE_MTP
+    params.n_outputs_max = sizes.sequences
+    params.n_outputs_max_per_seq = 1
+    return _made(model, params)
+
+
+def _params(sizes: Sizes) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = sizes.cells
     params.n_batch = params.n_ubatch = sizes.micro_batch
     params.n_seq_max = sizes.sequences
-    params.n_rs_seq = sizes.rollback
-    params.n_outputs_max = sizes.outputs
-    params.n_outputs_max_per_seq = 1 + max(sizes.rollback, sizes.guessed)
     params.type_k = params.type_v = KV_TYPES[sizes.kv_type]
     params.flash_attn_type = 1 if sizes.flash else 0
     params.kv_unified = params.swa_full = params.no_perf = True
+    return params
+
+
+def _made(model: Any, params: Any) -> Allocated:
     with _said() as lines:
         handle = L.llama_init_from_model(model, params)
         assert handle, "".join(lines)

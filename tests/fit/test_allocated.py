@@ -15,13 +15,13 @@ from forgelm.config import Cache, Drafting, Engine
 from forgelm.fit import compute
 from forgelm.fit.compute import Sizes
 from forgelm.fit.header import shape_of
-from forgelm.fit.need import NONE, Need, Speculation, need, sizes_of
+from forgelm.fit.need import NONE, Need, Speculation, kv_per_token, need, sizes_of
 from forgelm.fit.shapes import Shape
 from forgelm.llama.gguf import read_header
 from forgelm.llama.repack import installed_repacked_types
 from tests import models
 from tests.fit import sparse
-from tests.fit.allocated import MIB, Allocated, context, loaded
+from tests.fit.allocated import MIB, Allocated, context, head_context, loaded
 
 pytestmark = pytest.mark.model
 
@@ -134,6 +134,34 @@ def test_without_flash_attention(subjects: dict[str, Subject], name: str) -> Non
 def test_rollback_costs_a_state_per_row(subjects: dict[str, Subject], rows: int) -> None:
     for parallel in (1, 4):
         agree(subjects["qwen35"], Engine(parallel=parallel), Speculation(Drafting(ngram=True, rollback=rows)))
+
+
+@pytest.mark.parametrize("name", ["qwen35_vocab", "4B"])
+def test_a_head_takes_what_is_counted(name: str, tmp_path: Path) -> None:
+    """Its cache to the byte; its buffers, which are a small part, with some room."""
+    real = name in REAL
+    path: Path = getattr(models, name)() if real else tmp_path / "model.gguf"
+    if not real:
+        sparse.write_qwen35(name, path)
+    shape = shape_of(read_header(path), installed_repacked_types())
+    speculation = Speculation(Drafting(mtp=str(path), rollback=3), head=shape.head)
+    assert shape.head is not None
+    with loaded(path, dry=not real, head=True) as (handle, _):
+        for engine in LARGE_CONTEXTS[:3]:
+            sizes = sizes_of(shape, engine, NOTHING_KEPT, speculation)
+            taken = head_context(handle, sizes)
+            assert taken.cache == pytest.approx(
+                sizes.cells * kv_per_token(shape, engine.kv_type) // _full(shape), abs=MIB
+            )
+            states = 3 * engine.n_batch * shape.hidden * compute.F32
+            theirs = shape.head.weights.bytes + taken.cache + taken.compute + taken.outputs + states
+            found = need(shape, engine, NOTHING_KEPT, cards=0, speculation=speculation).part("MTP head").host
+            assert theirs - 2 * MIB <= found <= 1.5 * theirs
+
+
+def _full(shape: Shape) -> int:
+    """Layers with attention, each as large as the head's."""
+    return sum(1 for layer in shape.layers if layer.keys)
 
 
 def test_guesses_of_attention_models_cost_no_states(subjects: dict[str, Subject]) -> None:

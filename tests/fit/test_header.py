@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forgelm.errors import ModelError
-from forgelm.fit.header import shape_of
+from forgelm.fit.header import head_of, shape_of
 from forgelm.fit.published import published_shape
 from forgelm.fit.shapes import Shape
 from forgelm.llama.gguf import Header, Tensor, read_header
@@ -126,3 +126,19 @@ def test_published_shapes_are_those_of_such_files(tmp_path: Path, size: str, pro
     weights = [sum(layer.weights.bytes for layer in shape.layers) for shape in (published, read)]
     assert weights[0] == pytest.approx(weights[1], rel=0.15)  # a mixture of 4 to 6 bits against 4 alone
     assert read.state == published.state == int({"0": 19.265625, "2": 19.265625}.get(size[0], 50.25) * MIB)
+
+
+def test_a_head_in_a_file_of_its_own_has_the_models_keys_and_an_embedding(
+    qwen35_path: Path, qwen35_apart_path: Path
+) -> None:
+    model = shape_of(read_header(qwen35_apart_path), frozenset())
+    whole = shape_of(read_header(qwen35_path), frozenset())
+    header = read_header(qwen35_apart_path.with_name(f"mtp-{qwen35_apart_path.name}"))
+    head, embedding = head_of(header, model)
+    assert model.head is None
+    assert whole.head is not None
+    assert (head.keys, head.values) == (whole.head.keys, whole.head.values)
+    assert embedding == whole.inputs.bytes
+    # The output matrix and the last norm are in there as well.
+    assert head.weights.bytes == whole.head.weights.bytes + whole.outputs.bytes
+    assert head.weights.bytes + embedding == sum(tensor.bytes for tensor in header.tensors)
