@@ -1,5 +1,7 @@
 """The next-token head's own context, and the hidden states that it lives on."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,3 +199,22 @@ def test_ranked_slots_give_candidates(headed: Model, inputs: Inputs, reference: 
         assert context.decode() is DecodeStatus.OK
         found, logits = context.ranking.candidates(row)
     assert int(found[logits.argmax()]) == int(reference.argmax())
+
+
+def test_the_unstable_bindings_are_loaded_by_whoever_needs_them(qwen35_path: Path) -> None:
+    """And they alone: the package's own start-up is never run."""
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        "from forgelm.engine.mtp import MtpDrafter",
+        "from forgelm.llama.context import Context, ContextOptions",
+        "from forgelm.llama.model import Model",
+        "assert 'llama_cpp.llama_cpp_ext' not in sys.modules",
+        f"model = Model.load(Path({str(qwen35_path)!r}), n_gpu_layers=0, load_mtp=True)",
+        "options = ContextOptions(256, 64, 64, 2, 1, 'f16', 'auto')",
+        "MtpDrafter(Context(model, options))",
+        "assert 'llama_cpp.llama_cpp_ext' in sys.modules",
+        "assert 'llama_cpp.llama' not in sys.modules",
+    )
+    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
