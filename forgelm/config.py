@@ -103,8 +103,8 @@ class Engine(Section, frozen=True):
     fit: Fit = "adjust"
     """What happens at the start when the profile needs more memory than there is.
 
-    "adjust" steps down (KV type, kept sequences, context, parallel, layers on the GPU) and says so; "strict" refuses;
-    "off" doesn't look.
+    "adjust" steps down (speculation, KV type, kept sequences, context, parallel, layers on the GPU) and says so;
+    "strict" refuses, but for speculation that names no drafter; "off" doesn't look.
     """
     kv_layout: KVLayout = "unified"
     """ "unified": one pool for all requests, whose prefixes are shared. "streams": an equal part for each, nothing is
