@@ -85,7 +85,6 @@ def from_scratch(
 
 
 def next_logits(pair: Pair, slot: int) -> Logits:
-    """What the drafter's next guess is drawn from; a copy."""
     assert len(pair.draft({slot: 1})[slot]) == 1
     logits: Logits = pair.drafter._context.logits(-1).copy()
     return logits
@@ -96,18 +95,12 @@ def assert_in_step(pair: Pair, slot: int = 0, **lacking: int) -> None:
 
 
 def continuation(pair: Pair, slot: int, count: int) -> list[int]:
-    """The tokens that the target will draw next."""
     return greedy(pair.target.model.handle, pair.tokens[slot], count)
 
 
-@pytest.mark.parametrize("chunk", [PROMPT, 25, 7])
-def test_a_prompt_in_chunks(pair: Pair, chunk: int) -> None:
-    assert_in_step(begun(pair, chunk=chunk))
-
-
-@pytest.mark.parametrize("steps", [1, 5, 40])
-def test_steps_without_guesses(pair: Pair, steps: int) -> None:
-    begun(pair)
+@pytest.mark.parametrize(("chunk", "steps"), [(PROMPT, 0), (25, 1), (7, 40)])
+def test_a_prompt_in_chunks_and_steps_without_guesses(pair: Pair, chunk: int, steps: int) -> None:
+    begun(pair, chunk=chunk)
     for _ in range(steps):
         pair.verify(none([0]))
     assert_in_step(pair)
@@ -260,8 +253,7 @@ def test_an_empty_memory_would_give_wrong_guesses_in_silence(pair: Pair) -> None
     assert_wrong(next_logits(pair, 0), from_scratch(pair.target.model, pair.tokens[0])[0])
 
 
-def test_a_head_in_a_file_of_its_own(qwen35_apart_path: Path, hybrid: Model, headed: Model) -> None:
-    del hybrid
+def test_a_head_in_a_file_of_its_own(qwen35_apart_path: Path, headed: Model) -> None:
     model = Model.load(qwen35_apart_path, n_gpu_layers=0)
     with paired(model, find_head(qwen35_apart_path).path) as pair:
         begun(pair)
