@@ -2,8 +2,8 @@
 
 Each rung makes one setting smaller and none ever makes one larger. The order is by what a user notices: 8-bit keys
 and values first, then finished conversations kept ready, up to half of the context, requests at once, 4-bit keys and
-values, the rest of the context, and layers on the GPU last, since each one on the CPU slows every token. Speculation has gone
-before the first of them: see `verdict`.
+values, the rest of the context, and layers on the GPU last, since each one on the CPU slows every token. Speculation
+has gone before the first of them: see `verdict`.
 """
 
 from collections.abc import Callable, Iterator
