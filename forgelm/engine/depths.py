@@ -8,12 +8,16 @@ order of those chances, across all sequences, and every number of them is tried,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf
 
 from forgelm.engine.stepcost import Shape, StepCost
 
 HOPED = 0.95
 """The chance of a guess that a try hopes for: if even that wouldn't pay there is nothing to try."""
+
+_FEWER = 0.75
+"""Where guesses are more than all can bear this part of them is looked at next: to try each number would take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,43 +76,67 @@ class Search:
         plain = ratios[rows]
         ranked = [(gain - wish.drafting, gain, place) for place, wish in enumerate(wishes) for gain in wish.gains]
         ranked.sort(key=_worth, reverse=True)
-        tokens, drafting, chosen = float(self.sequences), 0.0, 0
-        fastest = pace * tokens / plain
-        rooms = [max(room, 0.0) for room in self.rooms]
+        tokens, drafting = float(self.sequences), 0.0
+        slowest = pace * tokens / plain
         most = min(self.rooms) + self.overdraft
+        better: list[tuple[float, int, float]] = []
         for count, (_, gain, place) in enumerate(ranked[: self.most], 1):
-            wish = wishes[place]
             tokens += gain
-            drafting += wish.drafting
-            rooms[place] += wish.trust * gain * plain
+            drafting += wishes[place].drafting
             seconds = ratios[rows + count] + drafting
-            if tokens > fastest * seconds and self._lost(self._shape(0, count)) + drafting <= min(most, *rooms):
-                fastest, chosen = tokens / seconds, count
-        counts = [0] * len(wishes)
-        for _, _, place in ranked[:chosen]:
-            counts[place] += 1
-        return counts
+            if tokens > slowest * seconds and seconds - plain <= most:
+                better.append((tokens / seconds, count, drafting))
+        bearable = self.most
+        for _, count, drafting in sorted(better, reverse=True):
+            if count > bearable:
+                continue
+            counts = [0] * len(wishes)
+            for _, _, place in ranked[:count]:
+                counts[place] += 1
+            if self._lost(self._shape(0, count)) + drafting <= self._room(wishes, counts, plain):
+                return counts
+            bearable = int(count * _FEWER)
+        return [0] * len(wishes)
+
+    def _room(self, wishes: Sequence[Wish], counts: Sequence[int], plain: float) -> float:
+        """What so many guesses may take, for the sake of the one that can bear least."""
+        triples = zip(self.rooms, wishes, counts, strict=True)
+        room = min(max(room, 0.0) + wish.trust * sum(wish.gains[:count]) * plain for room, wish, count in triples)
+        return min(room, min(self.rooms) + self.overdraft)
 
     def _best_uniform(self, wishes: Sequence[Wish], pace: float) -> list[int]:
-        plain = self._seconds(self._shape(0, 0))
-        fastest = pace * self.sequences / plain
+        costs = self.costs
+        unit = costs.plain(self.sequences)
+        plain = costs.seconds(self.sequences, self.rows) / unit
+        slowest = pace * self.sequences / plain
         most = min(self.rooms) + self.overdraft
-        counts = [0] * len(wishes)
-        for depth in range(1, max((len(wish.gains) for wish in wishes), default=0) + 1):
-            able = [(sum(wish.gains[:depth]), place) for place, wish in enumerate(wishes) if len(wish.gains) >= depth]
-            able.sort(reverse=True)
-            tokens, drafting, rooms = float(self.sequences), 0.0, [max(room, 0.0) for room in self.rooms]
-            for guessing, (gain, place) in enumerate(able[: self.most // depth], 1):
-                tokens += gain
-                drafting += depth * wishes[place].drafting
-                rooms[place] += wishes[place].trust * gain * plain
-                shape = self._shape(guessing, guessing * depth)
-                seconds = self._seconds(shape) + drafting
-                if tokens > fastest * seconds and self._lost(shape) + drafting <= min(most, *rooms):
-                    fastest = tokens / seconds
-                    chosen = {place for _, place in able[:guessing]}
-                    counts = [depth * (place in chosen) for place in range(len(wishes))]
-        return counts
+        deepest = max((len(wish.gains) for wish in wishes), default=0)
+        sums = [(0.0, *accumulate(wish.gains)) for wish in wishes]
+        better: list[tuple[float, int, int]] = []
+        for guessing in range(1, sum(bool(wish.gains) for wish in wishes) + 1):
+            others = costs.seconds(self.sequences - guessing, self.rows - guessing) / unit
+            ratios = costs.ratios(guessing, guessing * (deepest + 1))
+            apart = costs.plain(guessing) / unit
+            for depth in range(1, min(deepest, self.most // guessing) + 1):
+                able = _ablest(wishes, sums, depth, guessing)
+                if len(able) < guessing:
+                    break
+                tokens = self.sequences + sum(sums[place][depth] for place in able)
+                drafting = depth * sum(wishes[place].drafting for place in able)
+                seconds = apart * ratios[guessing * (depth + 1)] + others + drafting
+                if tokens > slowest * seconds and seconds - plain <= most:
+                    better.append((tokens / seconds, depth, guessing))
+        bearable = self.most
+        for _, depth, guessing in sorted(better, reverse=True):
+            if depth * guessing > bearable:
+                continue
+            able = _ablest(wishes, sums, depth, guessing)
+            counts = [depth * (place in able) for place in range(len(wishes))]
+            drafting = _drafting(wishes, counts)
+            if self._lost(self._shape_of(counts)) + drafting <= self._room(wishes, counts, plain):
+                return counts
+            bearable = int(depth * guessing * _FEWER)
+        return [0] * len(wishes)
 
     def with_tries(self, wishes: Sequence[Wish], counts: Sequence[int], due: Sequence[int]) -> tuple[list[int], float]:
         """`counts` with guesses for each of those at the places `due` as well, and what that takes longer.
@@ -169,6 +197,13 @@ def all_allowed_uniform(allowed: Sequence[int], rows: int) -> list[int]:
             best_total = depth * len(places)
             counts = [depth * (place in places) for place in range(len(allowed))]
     return counts
+
+
+def _ablest(wishes: Sequence[Wish], sums: Sequence[Sequence[float]], depth: int, count: int) -> list[int]:
+    """The places of the `count` sequences that gain most by so many guesses, of those that have them."""
+    able = [(sums[place][depth], place) for place, wish in enumerate(wishes) if len(wish.gains) >= depth]
+    able.sort(reverse=True)
+    return [place for _, place in able[:count]]
 
 
 def _drafting(wishes: Sequence[Wish], counts: Sequence[int]) -> float:

@@ -19,7 +19,7 @@ from forgelm.ipc.messages import Drafting
 
 PACE = 1.03
 """The expected gain from which guesses are worth their risk: what costs are known to, roughly."""
-EARLY = 0.75
+EARLY = 0.6
 """Plain steps that a sequence may lose at its start: with `OVERDRAFT` it stays below 2 % of 64 tokens."""
 SHARE = 0.01
 """Of the time it has decoded it may lose this much: half of what is promised, since costs are estimates."""
@@ -31,11 +31,13 @@ HOPELESS = 0.15
 """Below this chance for every guess, in the server's experience, a request begins with a rest."""
 HOPELESS_REST = 64
 NO_HOPE_REST = 16
-"""Tokens until it is seen again whether a try could pay at all."""
+"""Tokens until it is seen again whether a try could pay at all, or another one can be afforded."""
 TRY_SHARE = 0.004
 """Of all sequences' time tries may take this much for each, as far as rests can see to it."""
 KNOWN, LIKELY = 0.4, 0.5
 """Guesses that are trusted so far, and so likely right, needn't be tried: it is something else that rules them out."""
+UNLIKELY = 0.2
+"""Guesses less likely than this needn't be looked for while they can't be afforded."""
 OVERDRAFT = 0.5
 """Plain steps by which an account may be over its allowance for the sake of an expected gain."""
 FORGOTTEN = 512
@@ -240,8 +242,12 @@ class Speculator:
         tried, seconds = search.with_tries(wishes, counts, due)
         longest = int(len(tracks) * seconds / len(due) / TRY_SHARE)
         for place in due:
-            tracks[place].trying = tried[place] > 0
-            tracks[place].longest_pause = max(FIRST_REST, min(longest, LONGEST_REST))
+            track = tracks[place]
+            track.trying = tried[place] > 0
+            if track.trying:
+                track.longest_pause = max(FIRST_REST, min(longest, LONGEST_REST))
+            elif track.pause > FIRST_REST or wishes[place].gains[0] < UNLIKELY:
+                track.rest = NO_HOPE_REST
         return tried
 
     def _always(self, options: Sequence[Option]) -> list[Choice]:

@@ -79,10 +79,9 @@ class _Curve:
         """A decode of `rows` took `ratio` times the plain one, with a relative variance of `noise`."""
         expected = self.upto(rows)[rows]
         variance = self.doubt(rows, step) ** 2
-        gain, change = _weigh(log(ratio / expected), variance, noise)
-        self._shift_neighbours(rows, gain * change)
-        self._known[rows] = expected * exp(gain * change)
-        self._variance[rows] = (1 - gain) * variance
+        change, self._variance[rows] = _learn(log(ratio / expected), variance, noise)
+        self._shift_neighbours(rows, change)
+        self._known[rows] = expected * exp(change)
         self._seen[rows] = step
         self._fill(len(self.ratios) - 1)
 
@@ -175,9 +174,9 @@ class StepCost:
             return
         if self._level is None:
             self._level = seconds / self._base(sequences)
-        gain, change = _weigh(log(seconds / self.plain(sequences)), self._level_variance(), _NOISE)
-        self._level *= exp(gain * change)
-        self._variance = (1 - gain) * self._level_variance()
+        seen = log(seconds / self.plain(sequences))
+        change, self._variance = _learn(seen, self._level_variance(), _NOISE)
+        self._level *= exp(change)
         self._seen = self._step
 
     def _level_variance(self) -> float:
@@ -225,7 +224,12 @@ class DraftCost:
         self._seconds[sequences] = known + _DRAFT_ALPHA * (min(each, _DRAFT_OUTLIER * known) - known)
 
 
-def _weigh(change: float, variance: float, noise: float) -> tuple[float, float]:
-    """How much of a change to believe, and the change without what can only be a hiccup."""
-    most = _OUTLIER * sqrt(variance + noise)
-    return variance / (variance + noise), min(max(change, -most), most)
+def _learn(seen: float, variance: float, noise: float) -> tuple[float, float]:
+    """By how much a figure changes after a sample that was `seen` off, and its variance then."""
+    deviation = sqrt(variance + noise)
+    gain, most = variance / (variance + noise), _OUTLIER * deviation
+    change = gain * min(max(seen, -most), most)
+    if abs(seen) <= 2 * most:
+        return change, (1 - gain) * variance
+    # A hiccup, or a great mistake until now: in case it is that, what comes next must count for more.
+    return change, min(1.5 * variance + _MEASURED / 4, _UNKNOWN)

@@ -5,6 +5,7 @@ cost, so a run with one seed is the same everywhere.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +66,8 @@ class Text:
     finds: float = 1.0
     """How often a look-up finds anything."""
     drafting: Drafting = field(default_factory=Drafting)
+    worse: str = ""
+    """A drafter that hardly ever guesses right."""
 
 
 @dataclass
@@ -78,6 +81,8 @@ class Run:
     """True time, until it has all its tokens."""
     off: float = 0.0
     """The same had nobody guessed."""
+    guessed: Counter[str] = field(default_factory=Counter)
+    """By drafter."""
     marks: list[tuple[int, float, float]] = field(default_factory=list)
     """After each step: tokens, seconds, off."""
 
@@ -119,7 +124,8 @@ class Server:
         results: list[Result] = []
         for run, choice in zip(runs, choices, strict=True):
             if choice.depth:
-                results.append((run.track, choice, choice.depth, self._accepted(run, choice.depth)))
+                run.guessed[choice.drafter] += choice.depth
+                results.append((run.track, choice, choice.depth, self._accepted(run, choice)))
         self._pass_time(runs, results, tokens)
 
     def _pass_time(self, runs: Sequence[Run], results: Sequence[Result], tokens: int) -> None:
@@ -153,8 +159,9 @@ class Server:
             return Option(run.track, most)
         return Option(run.track, most, most, self._random.choice(TEXT_MATCHES))
 
-    def _accepted(self, run: Run, depth: int) -> int:
-        for place in range(depth):
-            if self._random.random() >= run.text.chance(run.tokens + place):
+    def _accepted(self, run: Run, choice: Choice) -> int:
+        for place in range(choice.depth):
+            chance = run.text.chance(run.tokens + place) if choice.drafter != run.text.worse else 0.02
+            if self._random.random() >= chance:
                 return place
-        return depth
+        return choice.depth
