@@ -36,8 +36,6 @@ TRY_SHARE = 0.004
 """Of all sequences' time tries may take this much for each, as far as rests can see to it."""
 KNOWN, LIKELY = 0.4, 0.5
 """Guesses that are trusted so far, and so likely right, needn't be tried: it is something else that rules them out."""
-UNLIKELY = 0.2
-"""Guesses less likely than this needn't be looked for while they can't be afforded."""
 OVERDRAFT = 0.5
 """Plain steps by which an account may be over its allowance for the sake of an expected gain."""
 FORGOTTEN = 512
@@ -184,7 +182,7 @@ class Speculator:
         if tracks != self._tracks:
             self._costs.change_mix()
             self._tracks = tracks
-        if not self._adaptive:
+        if not self._adaptive or not options:
             return self._always(options)
         for track in tracks:
             track.trying = False
@@ -228,11 +226,8 @@ class Speculator:
         self, search: Search, tracks: Sequence[Track], wishes: Sequence[Wish], counts: list[int]
     ) -> list[int]:
         """Guesses for those as well that have none because they were of no use, if it can be afforded to look again."""
-        due = [
-            place
-            for place, wish in enumerate(wishes)
-            if wish.gains and not counts[place] and not (wish.trust > KNOWN and wish.gains[0] > LIKELY)
-        ]
+        idle = [place for place, wish in enumerate(wishes) if wish.gains and not counts[place]]
+        due = [place for place in idle if wishes[place].trust <= KNOWN or wishes[place].gains[0] <= LIKELY]
         if not due:
             return counts
         if not search.hope(wishes, due):
@@ -246,7 +241,7 @@ class Speculator:
             track.trying = tried[place] > 0
             if track.trying:
                 track.longest_pause = max(FIRST_REST, min(longest, LONGEST_REST))
-            elif track.pause > FIRST_REST or wishes[place].gains[0] < UNLIKELY:
+            elif track.pause > FIRST_REST or wishes[place].gains[0] < HOPELESS:
                 track.rest = NO_HOPE_REST
         return tried
 
@@ -267,20 +262,15 @@ class Speculator:
     # --- observe ---
 
     def observe(
-        self,
-        results: Sequence[Result],
-        *,
-        sequences: int,
-        rows: int,
-        seconds: float,
-        drafting: float = 0.0,
-        alone: bool = True,
+        self, results: Sequence[Result], *, sequences: int, rows: int, seconds: float, drafting: float, alone: bool
     ) -> None:
         """Take in a step that was chosen for. `results`: of those that had guesses, of `sequences` that decoded.
 
         `rows`, guesses included, took `seconds`, all decodes of decoding sequences together; `drafting` is what the
         drafting model took. Not `alone`: a prompt was computed with them, so the time teaches nothing.
         """
+        if not sequences:
+            return
         guesses = sum(drafted for _, _, drafted, _ in results)
         split = self._uniform and bool(results)
         shape = Shape(sequences, rows, len(results) if split else 0, guesses + len(results) if split else 0)

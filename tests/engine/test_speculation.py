@@ -202,3 +202,13 @@ def test_a_step_with_a_prompt_in_it_teaches_no_cost() -> None:
     speculator.choose([Option(track, 8)], 1)
     speculator.observe([], sequences=1, rows=1, seconds=5.0, drafting=0.0, alone=False)
     assert track.decoded - decoded == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_step_in_which_nobody_decodes_changes_nothing(adaptive: bool) -> None:
+    speculator = controller("ngram", adaptive=adaptive)
+    assert speculator.choose([], 0) == []
+    speculator.observe([], sequences=0, rows=0, seconds=0.5, drafting=0.0, alone=False)
+    track = speculator.begin(Drafting())
+    settle(speculator, [track])
+    assert speculator.choose([found(track)], 1)[0].depth == 8

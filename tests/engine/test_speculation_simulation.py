@@ -114,8 +114,8 @@ def test_bystanders_are_not_slowed(machine: str) -> None:
     ],
 )
 def test_what_can_be_gained_is_gained(machine: str, sequences: int, drafter: str, uniform: bool, chance: float) -> None:
-    """After 200 tokens, on average of all, nine tenths of what the best depth would give from the start; with eight, who
-    all have to be found out about, a little less."""
+    """After 200 tokens, on average of all, nine tenths of what the best depth would give from the start; with eight,
+    who all have to be found out about, a little less."""
     points = CURVES[machine]
     speeds = []
     for seed in SEEDS:
