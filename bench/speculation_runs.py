@@ -134,7 +134,7 @@ def guesses(answers: Sequence[Answer]) -> Metrics:
     A step gives an answer one token and the guesses that were right, so tokens and accepted guesses tell the number of
     steps. An answer's first token is its prompt's, and belongs to neither.
     """
-    decoded = sum(answer.tokens - 1 for answer in answers)
+    decoded = sum(answer.tokens - 1 for answer in answers) or math.nan
     drafted = sum(answer.drafts.drafted for answer in answers)
     accepted = sum(answer.drafts.accepted for answer in answers)
     verifications = sum(answer.drafts.verifications for answer in answers)
