@@ -281,6 +281,20 @@ def test_rows_verified_beside_prefill_cannot_be_rolled_back(
         assert_same(feed(context, 1, right[2:]), reference)
 
 
+def test_unequal_rows_verified_together_corrupt_a_rollback(
+    hybrid: Model, prompt: list[int], right: list[int], wrong: list[int], reference: Logits
+) -> None:
+    """Five rows of 1, three each of 0 and 2: the latter make a second ubatch, for which their cells are put side by
+    side, and that of 1 is moved away from its older states."""
+    with raw(hybrid.handle, n_rs_seq=ROLLBACK) as context:
+        for slot in (0, 1, 2):
+            context.run(slot, prompt if slot == 1 else prompt[slot:])
+        proposed = [Row(1, 200 + at, token, True) for at, token in enumerate(right[:2] + wrong[:3])]
+        assert context.decode(proposed, rows(0, wrong[:3], 200), rows(2, wrong[:3], 198)) == 0
+        assert context.cut(1, 202)
+        assert_wrong(context.run(1, right[2:], 202), reference)
+
+
 def test_equal_rows_over_several_ubatches_cannot_be_rolled_back(hybrid: Model, prompt: list[int]) -> None:
     with opened(hybrid, rollback_rows=ROLLBACK, n_ubatch=64) as context:
         assert feed_all(context, {0: prompt[:33], 1: prompt[:33]}) is DecodeStatus.OK
