@@ -9,7 +9,7 @@ import random
 import pytest
 
 from forgelm.config import Cache
-from forgelm.engine.fake import STATE_BYTES
+from forgelm.engine.fake import FIRST_TOKEN, STATE_BYTES, VARIETY
 from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness
@@ -51,6 +51,7 @@ class Life:
             max_tokens=rng.randint(1, 12),
             boundaries=tuple(marks),
             choices=rng.choice((1, 1, 1, 3)),
+            stop_tokens=tuple(rng.sample(range(FIRST_TOKEN, FIRST_TOKEN + VARIETY), rng.choice((0, 0, 60)))),
             sampling=Sampling(top_k=rng.choice((0, 20))),
         )
 
