@@ -112,6 +112,7 @@ class Engine(Section, frozen=True):
     """
     device_top_k: TopK = "auto"
     """Whether the device sends only the highest logits where those are enough to draw from; "auto" measures it on GPUs.
+    Never where tokens are guessed ahead: it can rank one row of a sequence only.
 
     On a CPU nothing is sent anywhere, and ranking the logits costs more than it saves.
     """

@@ -80,9 +80,11 @@ class LlamaBackend:
             path, n_gpu_layers=engine.n_gpu_layers, devices=devices, progress=progress, load_mtp=own_head
         )
         slots = engine.parallel + cache.kept_sequences(engine.parallel, recurrent=self._model.recurrent)
-        ranked = range(engine.parallel + 1, slots) if _ranks(engine, on_gpu=self._on_gpu) else range(0)
         recurrent = self._model.recurrent
         self._draft_rows = drafting.rows(self._model.vocab.size, engine.parallel, recurrent=recurrent)
+        # llama.cpp ranks one row per sequence: where guesses are verified rows come back whole.
+        ranks = not self._draft_rows and _ranks(engine, on_gpu=self._on_gpu)
+        ranked = range(engine.parallel + 1, slots) if ranks else range(0)
         self._rollback = drafting.rollback if drafting.on and recurrent else 0
         options = _options(engine, slots, threads, ranked, rollback=self._rollback, draft_rows=self._draft_rows)
         self._context = Context(self._model, options)

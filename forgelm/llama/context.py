@@ -141,8 +141,8 @@ class Context:
     def add(self, slot: int, tokens: Tokens, start: int, *, logits: bool, outputs: int = 1) -> int:
         """Append rows to the batch; returns the batch row of the last one.
 
-        With `logits` the last `outputs` rows have theirs. Raises `MemoryMisuse` unless `start` is exactly the slot's
-        length, rows of this batch included.
+        With `logits` the last `outputs` rows have theirs, of a ranked slot only one. Raises `MemoryMisuse`, above all
+        unless `start` is exactly the slot's length, rows of this batch included.
         """
         ledger = self._ledger(slot)
         expected = ledger.length + self.batch.counts.get(slot, 0)
@@ -151,6 +151,8 @@ class Context:
         if ledger.condition in (_Condition.STATELESS, _Condition.TAINTED):
             raise MemoryMisuse(f"slot {slot} {ledger.condition.value}; it can't be decoded")
         wanted = outputs if logits else 0
+        if wanted > 1 and slot in self.ranking:
+            raise MemoryMisuse(f"slot {slot} gives its highest logits alone, and of one row of a batch only")
         if self.batch.outputs + wanted > self._max_outputs:
             raise MemoryMisuse(f"a batch can't have logits of more than {self._max_outputs} rows")
         return self.batch.add(slot, tokens, start, outputs=wanted)
@@ -328,7 +330,9 @@ def _parameters(options: ContextOptions) -> Any:
     params.n_rs_seq = options.rollback_rows
     # Unset, llama.cpp takes a vocabulary-wide buffer per batch row; below n_seq_max it aborts the process.
     params.n_outputs_max = _max_outputs(options)
-    params.n_outputs_max_per_seq = 1 + max(options.rollback_rows, options.draft_rows)
+    # Of ranked slots: with more, llama.cpp lays out memory by which of them had rows in an earlier decode, and later
+    # ones overwrite the candidates of others.
+    params.n_outputs_max_per_seq = 1 if options.ranked_slots else 1 + max(options.rollback_rows, options.draft_rows)
     params.n_threads = params.n_threads_batch = options.threads
     params.type_k = params.type_v = KV_TYPES[options.kv_type]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,8 +11,19 @@ from forgelm.config import Drafting
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.ipc.messages import Budget, Constraint, Delta, Generate
 from forgelm.llama.model import Model
-from tests.engine_model.drive import Server
-from tests.engine_model.guessed import CACHE, DEPTH, WARM, GuessingServer, Peeking, requests, said, served
+from tests.engine_model.drive import Server, backend
+from tests.engine_model.guessed import (
+    CACHE,
+    DEPTH,
+    HYBRID,
+    WARM,
+    GuessingServer,
+    Peeking,
+    peeking,
+    requests,
+    said,
+    served,
+)
 
 pytestmark = pytest.mark.model
 
@@ -96,3 +108,14 @@ def test_an_answer_has_no_more_tokens_than_asked_for(
     server = GuessingServer(guessing_hybrid, drafting=head, cache=CACHE)
     answers = served(server, asked)
     assert all(answers[each.id, 0] == peek.answers[0, 0, each.prompt][:limit] for each in asked)
+
+
+def test_rows_come_back_whole_where_guesses_are_verified(hybrid: Model, qwen35_path: Path, head: Drafting) -> None:
+    """llama.cpp ranks one row per sequence only: see tests/llama/test_ranked_rows.py."""
+    asked = requests(hybrid, 4, 24, sampling=WARM)
+    with backend(qwen35_path, CACHE, drafting=head, device_top_k="on", **HYBRID) as made, peeking(made) as peek:
+        assert made.whole_slots is None
+        off = peek.learn(asked)
+        server = GuessingServer(made, drafting=head, cache=CACHE)
+        assert served(server, asked) == off
+        assert server.accepted > 24
