@@ -87,8 +87,8 @@ class Draw:
 
 
 NO_TOKENS: Tokens = np.empty(0, np.int32)
-CANDIDATES = 64
-"""How many of the highest logits a slot without whole rows gives."""
+CANDIDATES = 65
+"""How many of the highest logits a slot without whole rows gives: one more than the highest top-k that goes without."""
 UNDECIDED = -2
 """In place of a token: the highest logits alone don't tell which one it is; the whole row would."""
 

@@ -1,33 +1,29 @@
 """Picking a token, on the host, in NumPy: from a row of logits, or from a few of its highest.
 
-The order is that of `messages.Sampling`. Random numbers are a hash of (seed, choice, index): counter-based, so that
-recomputing a preempted sequence or replaying a request draws the same ones whatever else ran beside it.
-
-With a top-k the candidates are put in order of their logits before the draw, so that the same number means the same
-token whether the whole row was there or not.
+The order is that of `messages.Sampling`; at its end one of the tokens left is picked by chance (`chance`), which takes
+neither their order nor those that were cut into account. So a few of the highest give the same token as the whole row.
 """
 
 import math
-import struct
 from dataclasses import replace
-from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from forgelm.engine import mirostat
+from forgelm.engine.chance import MOST_RACING, pick, uniform
 from forgelm.engine.logprobs import token_logprobs
 from forgelm.engine.masks import allows_few, are_allowed, gathered, is_allowed, struck_out
 from forgelm.engine.penalties import changes_logits, only_lowers, penalised
 from forgelm.engine.plan import Draw, Drawn, Mask, Matcher, MatchFailed
-from forgelm.engine.pool import Logits, Pool, best, ranked, top_k_ids
+from forgelm.engine.pool import Ids, Logits, Pool, best, ranked, top_k_ids
 from forgelm.engine.truncation import nucleus, ranked_nucleus, typical, within_sigma, without_top_choices
 from forgelm.ipc.messages import Sampling
 
-_COUNTER = struct.Struct("<QII")
 GREEDY_BELOW = 1e-5
 """Temperatures below count as 0: what they tell apart is finer than a float32 logit, and 1e-46 is 0 in float32."""
-MOST_RANKED = 1024
+MOST_RANKED = MOST_RACING
 """The highest top-k whose candidates are put in order; sorting more would take longer than it is worth."""
 _SPARE = 44
 """Logits looked at besides the top-k, so that enough are left when some are forbidden or penalised."""
@@ -90,15 +86,16 @@ def fits_candidates(sampling: Sampling, logprobs: int, matcher: Matcher | None, 
     # These need all of the row: its deviation, its normaliser.
     if sampling.top_n_sigma > 0.0 or sampling.mirostat:
         return False
-    return 0 < sampling.top_k <= min(k, MOST_RANKED)
+    # One more than the top-k shows whether others are as high as its last one.
+    return 0 < sampling.top_k <= min(k - 1, MOST_RANKED)
 
 
 def draw_candidates(ids: npt.NDArray[np.int32], logits: Logits, draw: Draw) -> Drawn | None:
     """What `draw_token` returns for the row whose highest logits these are, shape (k,) both, in any order.
 
     None where they don't tell: the request doesn't fit (`fits_candidates`), penalties have taken so many candidates
-    below the lowest that others of the row would come in, or the token drawn is as high as the lowest, so that one
-    outside may be as high with a lower id.
+    below the lowest that others of the row would come in, or one that may be drawn is as high as the lowest, so that
+    one outside may be as high with a lower id and stand in its place.
     """
     sampling = draw.sampling
     if not fits_candidates(sampling, draw.logprobs, draw.matcher, len(ids)):
@@ -119,8 +116,12 @@ def _choose_above(floor: np.float32, pool: Pool, draw: Draw) -> Drawn | None:
     highest, lowest = pool.logits[0], pool.logits[-1]
     if not floor < highest < np.inf or (lowest < floor and not _cuts(sampling, highest, floor)):
         return None
-    at = 0 if _is_greedy(sampling) else _pick(pool.logits, highest, draw, in_order=True)
-    return Drawn(pool.token(at), mu=draw.mu) if pool.logits[at] > floor else None
+    if _is_greedy(sampling):
+        return Drawn(pool.token(0), mu=draw.mu)
+    left = _left(pool.logits, highest, draw, in_order=True)
+    if lowest <= floor and pool.logits[left.where][left.weights > 0.0].min() <= floor:
+        return None
+    return Drawn(pool.token(left.place(_pick(pool, left, draw))), mu=draw.mu)
 
 
 def _cuts(sampling: Sampling, highest: np.float32, logit: np.float32) -> bool:
@@ -146,7 +147,8 @@ def _choose(pool: Pool, draw: Draw, vocabulary: int) -> Drawn:
         return Drawn(pool.token(0), mu=draw.mu)
     if sampling.mirostat:
         return _by_mirostat(pool, highest, draw, vocabulary)
-    return Drawn(pool.token(_pick(pool.logits, highest, draw, in_order=in_order)), mu=draw.mu)
+    left = _left(pool.logits, highest, draw, in_order=in_order)
+    return Drawn(pool.token(left.place(_pick(pool, left, draw))), mu=draw.mu)
 
 
 def _top(pool: Pool, sampling: Sampling) -> tuple[Pool, bool]:
@@ -162,26 +164,57 @@ def _top(pool: Pool, sampling: Sampling) -> tuple[Pool, bool]:
     return Pool(places if pool.ids is None else pool.ids[places], pool.logits[places]), False
 
 
-def _pick(logits: Logits, highest: np.float32, draw: Draw, *, in_order: bool) -> int:
-    """The index drawn, after everything that cuts by probability. `in_order`: the logits descend."""
-    sampling, kept = draw.sampling, None
+class _Left(NamedTuple):
+    """What of a pool may be drawn."""
+
+    weights: Logits
+    """Probabilities up to a factor, shape (n,)."""
+    places: Ids | None = None
+    """Where in the pool they are, shape (n,); None: at its beginning."""
+
+    def only(self, kept: Ids) -> "_Left":
+        return _Left(self.weights[kept], kept if self.places is None else self.places[kept])
+
+    def first(self, count: int) -> "_Left":
+        return _Left(self.weights[:count], None if self.places is None else self.places[:count])
+
+    def narrow(self) -> "_Left":
+        """Without those that weigh 0, where the others can race and all together can't."""
+        if len(self.weights) <= MOST_RACING:
+            return self
+        positive = self.weights > 0.0
+        return self.only(positive.nonzero()[0]) if np.count_nonzero(positive) <= MOST_RACING else self
+
+    @property
+    def where(self) -> Ids | slice:
+        """Their index into what belongs to the pool."""
+        return slice(len(self.weights)) if self.places is None else self.places
+
+    def place(self, at: int) -> int:
+        return at if self.places is None else int(self.places[at])
+
+
+def _left(logits: Logits, highest: np.float32, draw: Draw, *, in_order: bool) -> _Left:
+    """What is left after everything that cuts by probability. `in_order`: the logits descend."""
+    sampling = draw.sampling
     distances = _distances(logits, highest, sampling.temperature)
-    weights: Logits = np.exp(distances)
+    left = _Left(np.exp(distances))
     if sampling.min_p > 0.0:
-        weights[weights < sampling.min_p] = 0.0
+        left.weights[left.weights < sampling.min_p] = 0.0
     if sampling.typical_p < 1.0:
-        kept = typical(weights, distances, sampling.typical_p)
-        weights = weights[kept]
+        left = left.only(typical(left.weights, distances, sampling.typical_p))
     if sampling.top_p < 1.0 and in_order:
-        weights = weights[: ranked_nucleus(weights, sampling.top_p)]
+        left = left.first(ranked_nucleus(left.weights, sampling.top_p))
     elif sampling.top_p < 1.0:
-        most = nucleus(weights, sampling.top_p)
-        weights = weights[most]
-        kept = most if kept is None else kept[most]
+        left = left.only(nucleus(left.weights, sampling.top_p))
     if _excludes_top_choices(draw):
-        weights = without_top_choices(weights, sampling.xtc_threshold)
-    at = _at(weights, uniform(sampling.seed, draw.choice, draw.index))
-    return at if kept is None else int(kept[at])
+        left = left._replace(weights=without_top_choices(left.weights, sampling.xtc_threshold))
+    return left.narrow()
+
+
+def _pick(pool: Pool, left: _Left, draw: Draw) -> int:
+    """Which of those left is drawn."""
+    return pick(left.places if pool.ids is None else pool.ids[left.where], left.weights, draw)
 
 
 def _distances(logits: Logits, highest: np.float32, temperature: float) -> Logits:
@@ -203,22 +236,6 @@ def _by_mirostat(pool: Pool, highest: np.float32, draw: Draw, vocabulary: int) -
     sampling = draw.sampling
     weights: Logits = np.exp(_distances(pool.logits, highest, sampling.temperature))
     kept = mirostat.kept(weights, sampling, draw.mu, vocabulary)
-    weights = weights[kept]
-    at = _at(weights, uniform(sampling.seed, draw.choice, draw.index))
-    return Drawn(pool.token(int(kept[at])), mu=mirostat.next_mu(weights, at, sampling, draw.mu))
-
-
-def _at(weights: Logits, point: float) -> int:
-    """The index whose share of the summed weights holds `point`, a number in [0, 1)."""
-    # In float32 a sum over a whole vocabulary would lose the small weights at its end.
-    cumulative = weights.cumsum(dtype=np.float64)
-    at = int(cumulative.searchsorted(point * cumulative[-1], side="right"))
-    # Rounding can put the point on the total itself; the last candidate with any weight is meant then.
-    return at if at < len(weights) else int(np.flatnonzero(weights)[-1])
-
-
-def uniform(seed: int, choice: int, index: int, stream: bytes = b"") -> float:
-    """A number in [0, 1) that depends on nothing but its arguments; `stream` is at most 16 bytes."""
-    counter = _COUNTER.pack(seed & 0xFFFFFFFFFFFFFFFF, choice, index)
-    digest = blake2b(counter, digest_size=8, person=stream).digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+    left = _Left(weights).only(kept).narrow()
+    at = _pick(pool, left, draw)
+    return Drawn(pool.token(left.place(at)), mu=mirostat.next_mu(left.weights, at, sampling, draw.mu))

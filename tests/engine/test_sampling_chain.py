@@ -1,5 +1,5 @@
-"""Whole chains of samplers against the slow ones: each token gets exactly its share of the random numbers, on the whole
-row, under a grammar, and from the highest logits alone."""
+"""Whole chains of samplers against the slow ones: each token gets exactly its share, on the whole row, under a grammar,
+and from the highest logits alone."""
 
 import random
 
@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from forgelm.engine import sampling
+from forgelm.engine.chance import uniform
 from forgelm.engine.plan import Draw, Drawn
-from forgelm.engine.sampling import draw_candidates, draw_token, uniform
+from forgelm.engine.sampling import draw_candidates, draw_token
 from forgelm.ipc.messages import Sampling
+from tests.engine.picks import shares
 from tests.engine.slow_sampling import FixedMask, distribution
 from tests.engine.test_sampling import chi_square, some_logits
 
 VOCABULARY = 300
-POINTS = 200
 
 
 def text(seed: int, length: int = 60) -> np.ndarray:
@@ -66,28 +67,14 @@ def some_draw(seed: int, how: Sampling, allowed: list[int] | None = None) -> Dra
     return Draw(how, 0, rng.choice([0, 5, 40]), text(seed), banned=banned, matcher=matcher)
 
 
-def counts(logits: np.ndarray, how: Draw, monkeypatch: pytest.MonkeyPatch, *, xtc: bool) -> np.ndarray:
-    """How often each token is drawn with `POINTS` evenly spaced numbers."""
-    found = np.zeros(len(logits))
-    for point in range(POINTS):
-        number = (point + 0.5) / POINTS
-        monkeypatch.setattr(
-            sampling, "uniform", lambda *args, number=number: number if len(args) == 3 else 0.0 if xtc else 1 - 2**-53
-        )
-        drawn = draw_token(logits, how)
-        assert drawn.problem == ""
-        found[drawn.token] += 1
-    return found
-
-
 def check(logits: np.ndarray, how: Draw, allowed: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = logits.copy()
     for acts in (False, True) if 0 < how.sampling.xtc_probability < 1 else (how.sampling.xtc_probability == 1,):
+        monkeypatch.setattr(sampling, "uniform", lambda *_, number=0.0 if acts else 1 - 2**-53: number)
         wanted = np.zeros(len(logits))
         for token, probability in distribution(logits, how, allowed, xtc=acts).items():
             wanted[token] = probability
-        # A token's interval has two edges, each between two of the numbers.
-        assert np.abs(counts(logits, how, monkeypatch, xtc=acts) - POINTS * wanted).max() <= 1.01, how
+        assert shares(logits, how, monkeypatch) == pytest.approx(wanted, rel=1e-4, abs=1e-9), how
     assert np.array_equal(logits, before)
 
 

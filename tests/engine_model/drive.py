@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from forgelm.config import Cache, Drafting, Engine, EngineConfig
+from forgelm.engine.chance import MOST_RACING, token_uniforms
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.main import make_scheduler
 from forgelm.engine.plan import Plan, Trim
-from forgelm.engine.sampling import uniform
 from forgelm.ipc.messages import Delta, Generate, Sampling
 from forgelm.llama.model import Model
 from tests.llama.raw import raw
@@ -120,7 +120,6 @@ class Server:
                 endings[delta.id] = delta.finish
         self.preemptions = self.scheduler.stats(plan, outcome).preemptions
 
-
     def archive(self) -> None:
         """Write everything that is finished to disk, as an engine does that stops."""
         while self.scheduler.archive(time.monotonic(), at_once=True):
@@ -148,17 +147,19 @@ def reference_rows(model: Model, prompt: Sequence[int], answer: Sequence[int]) -
 
 
 def assert_drawn(model: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling, slack: float) -> None:
-    """Each token is where its random number points in the reference's distribution, give or take `slack` of
-    probability: what the noise between batch shapes moves. Knows temperature and presence penalty."""
+    """Each token wins its race in the reference's distribution, or would with a logit higher by `slack`: what the noise
+    between batch shapes moves. Knows temperature, presence penalty and top-k, which must be there."""
+    assert 0 < sampling.top_k <= MOST_RACING
     taken: set[int] = set()
     for index, (row, token) in enumerate(zip(reference_rows(model, prompt, answer), answer, strict=True)):
         scores = row.astype(np.float64)
         scores[list(taken)] -= sampling.presence_penalty
-        weights = np.exp((scores - scores.max()) / sampling.temperature)
-        ends = np.cumsum(weights) / weights.sum()
-        point = uniform(sampling.seed, 0, index)
-        low, high = (ends[token - 1] if token else 0.0), ends[token]
-        assert low - slack <= point <= high + slack, f"token {index}: {point} is far from [{low}, {high})"
+        lowest = np.sort(scores)[-sampling.top_k]
+        times = -np.log(token_uniforms(sampling.seed, 0, index, np.arange(len(row))))
+        racing = scores - sampling.temperature * np.log(times)
+        short = racing[scores > lowest + slack].max(initial=-np.inf) - racing[token]
+        assert short <= slack, f"token {index}: {short} short of the winner"
+        assert scores[token] >= lowest - slack
         taken.add(token)
 
 
