@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from forgelm.config import Cache, Drafting
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Ask, Decode, Plan, Tokens, Trim
+from forgelm.engine.stepcost import DraftCost, StepCost
 from forgelm.ipc.messages import Delta, Generate, Sampling, Verification
 from forgelm.llama.model import Model
 from tests.engine_model.drive import NO_CACHE, NO_DRAFTING, Server, request
@@ -103,6 +105,14 @@ def both(
     off = served(Server(backend, cache=cache, drafting=NO_DRAFTING), requests, together=together)
     server = GuessingServer(backend, cache=cache, drafting=drafting)
     return Pair(off, served(server, requests, together=together), server)
+
+
+def make_rows_cheap(patch: pytest.MonkeyPatch) -> None:
+    """Let the controller see steps in which guesses cost next to nothing, however busy the machine is."""
+    step, draft = StepCost.observe, DraftCost.observe
+    patch.setattr(LlamaBackend, "row_seconds", {rows: 0.03 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 64)})
+    patch.setattr(StepCost, "observe", lambda self, shape, _: step(self, shape, 0.03 + 0.0001 * shape.rows))
+    patch.setattr(DraftCost, "observe", lambda self, sequences, guesses, _: draft(self, sequences, guesses, 0.001))
 
 
 def by_head(path: Path, *, adaptive: bool = False) -> Drafting:
