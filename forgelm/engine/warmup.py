@@ -15,7 +15,7 @@ ROWS = 64
 RANKING_PAIRS = 8
 """Decodes with and without ranking that are compared."""
 GUESSED = (2, 4, 64, 8, 16, 32, 3, 6, 12, 24, 48)
-"""Rows of the timed verifications, in the order in which they are worth knowing; 64 are a tile, and cheap by the row."""
+"""Rows of the timed verifications, in the order in which they are worth knowing; 64 are a tile, cheap by the row."""
 GUESSED_SECONDS = 0.8
 """Time after which no more of them are begun."""
 TIMINGS = 3
