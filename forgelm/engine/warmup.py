@@ -14,12 +14,13 @@ ROWS = 64
 """Rows of the timed chunk: enough to be compute-bound, short on a slow CPU."""
 RANKING_PAIRS = 8
 """Decodes with and without ranking that are compared."""
-GUESSED = (2, 4, 64, 8, 16, 32, 3, 6, 12, 24, 48)
+GUESSED = (2, 4, 16, 64, 8, 32, 3, 6, 12, 24, 48)
 """Rows of the timed verifications, in the order in which they are worth knowing; 64 are a tile, cheap by the row."""
 GUESSED_SECONDS = 0.8
 """Time after which no more of them are begun."""
 TIMINGS = 3
-"""Of decodes of a few rows, whose median counts: what is taken to be cheap by mistake costs somebody time."""
+"""Of decodes of a few rows, whose median counts: what is taken to be cheap by mistake costs somebody time. Of more rows
+two must do, and the lower counts: the first time is never typical."""
 FEW_ROWS = 4
 GREEDY = Draw(Sampling(temperature=0.0), 0, 0, np.empty(0, np.int32))
 
@@ -52,8 +53,9 @@ class Warmup:
         for rows in (1, *GUESSED):
             if rows > min(most + 1, self._context.n_ubatch) or time.perf_counter() - began > GUESSED_SECONDS:
                 continue
-            times = TIMINGS if rows <= FEW_ROWS else 1
-            seconds[rows] = median(self._time(rows, outputs=rows) for _ in range(times))
+            few = rows <= FEW_ROWS
+            times = [self._time(rows, outputs=rows) for _ in range(TIMINGS if few else 2)]
+            seconds[rows] = median(times) if few else min(times)
         return seconds
 
     def weigh(self) -> tuple[float, int]:
