@@ -170,6 +170,7 @@ def report(name: str, scenario: Scenario, samples: Samples) -> dict[str, Any]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SCENARIOS), help="comma-separated: " + ", ".join(SCENARIOS))
+    parser.add_argument("--modes", default="", help="comma-separated: these of each scenario's modes alone (all)")
     parser.add_argument("--pairs", type=int, default=None, help="rounds per scenario (10; 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--model", type=Path, default=None, help="GGUF file (the starter); scenarios of hybrids too")
@@ -196,7 +197,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
     document: dict[str, Any] = {"bench": "speculation", "pairs": pairs, "seed": arguments.seed, "interval": INTERVAL}
     found: dict[str, Any] = {}
     for name in arguments.only.split(","):
-        scenario = SCENARIOS[name]
+        scenario = SCENARIOS[name].of_modes(arguments.modes.split(",")) if arguments.modes else SCENARIOS[name]
         own = arguments.model is None and scenario.hybrid
         model = hybrid.model(starter) if own else starter
         settings = servers.Settings(model, arguments.threads, arguments.context)

@@ -1,5 +1,6 @@
 """What is measured of guessing: which servers, which cases, which figures are compared with which bars. Data only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.rows import Row
@@ -39,6 +40,12 @@ class Scenario:
     bars: tuple[Bar, ...] = ()
     hybrid: bool = False
     """On the random-weight hybrid with a next-token head instead of the starter."""
+
+    def of_modes(self, wanted: Sequence[str]) -> "Scenario":
+        """The same of those modes alone that are `wanted`, and with the bars that they are enough for."""
+        modes = tuple(mode for mode in self.modes if mode in wanted)
+        bars = tuple(bar for bar in self.bars if {bar.mode, bar.base} - {""} <= set(modes))
+        return replace(self, modes=modes, bars=bars)
 
 
 def output(bar: float | None) -> Row:

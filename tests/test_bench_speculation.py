@@ -218,3 +218,10 @@ def test_the_host_bench_guesses_three_for_each_of_eight() -> None:
     assert all(figures[part] > 0 for part in (*speculation_host.PARTS, "draws", "plain draws"))
     text = speculation_host.report({"fine": {**figures, "total": 0.5}, "slow": {**figures, "total": 0.51}})
     assert [line.split("|")[-2].strip() for line in text.splitlines()[2:]] == ["met", "MISSED"]
+
+
+def test_a_scenario_of_some_modes_keeps_the_bars_that_these_are_enough_for() -> None:
+    scenario = SCENARIOS["edit"].of_modes(["auto", "off", "draft"])
+    assert scenario.modes == ("off", "auto")
+    assert {(bar.mode, bar.base) for bar in scenario.bars} == {("auto", "off")}
+    assert SCENARIOS["self"].of_modes(["draft 3"]).bars[0].base == ""
