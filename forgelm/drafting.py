@@ -50,14 +50,16 @@ def asked(current: SpeculationWord | Speculation, word: str | None, model: str |
     A drafter that is named keeps the profile's depth. Raises `ConfigError` for a draft model beside a word that has no
     use for one.
     """
+    if word == "off":
+        return "off"
     if word is None and model is None:
         return current
     table = current if isinstance(current, Speculation) else Speculation()
     drafter = word or ("mtp" if table.drafter == "mtp" else "draft")
     if model is not None and drafter not in ("draft", "mtp"):
         raise ConfigError(f"a draft model is of no use to speculation {drafter!r}")
-    if drafter in ("auto", "off"):
-        return "auto" if drafter == "auto" else "off"
+    if drafter == "auto":
+        return "auto"
     path = model if model is not None else table.model if drafter == table.drafter else ""
     try:
         return msgspec.convert({**msgspec.to_builtins(table), "drafter": drafter, "model": path}, Speculation)

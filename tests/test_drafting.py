@@ -199,10 +199,14 @@ def test_flags_are_laid_over_the_profile(
     assert asked(current, word, model) == expected
 
 
-@pytest.mark.parametrize("word", ["auto", "off", "ngram"])
+@pytest.mark.parametrize("word", ["auto", "ngram"])
 def test_a_draft_model_beside_a_word_that_has_no_use_for_it_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=f"of no use to speculation '{word}'"):
         asked("auto", word, "small.gguf")
+
+
+def test_off_is_off_whatever_draft_model_the_environment_names() -> None:
+    assert asked(Speculation("draft", model="small.gguf"), "off", "other.gguf") == "off"
 
 
 def test_a_draft_without_a_model_is_refused_with_the_flag_to_use() -> None:

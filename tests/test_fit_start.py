@@ -160,7 +160,7 @@ def test_off_reaches_the_engine_without_a_fit_too(starter_path: Path, tmp_path: 
         (("--speculation", "mtp", "--fit", "off"), 1, "llama models are not known to have a next-token head"),
         (("--draft-model", "absent.gguf"), 1, "no draft model at absent.gguf"),
         (("--speculation", "draft"), 2, "name one with --draft-model"),
-        (("--speculation", "off", "--draft-model", "x.gguf"), 2, "of no use to speculation 'off'"),
+        (("--speculation", "ngram", "--draft-model", "x.gguf"), 2, "of no use to speculation 'ngram'"),
     ],
 )
 def test_a_drafter_that_cant_be_is_refused_in_a_line(

@@ -47,10 +47,10 @@ class Service:
         return facts.context if facts else self.profile.engine.context
 
     @property
-    def drafters(self) -> tuple[str, ...]:
-        """The running engine's ways of guessing ahead."""
+    def drafters(self) -> tuple[str, ...] | None:
+        """The running engine's ways of guessing ahead; None while none runs."""
         facts = self.supervisor.status.facts
-        return facts.drafters if facts else ()
+        return facts.drafters if facts else None
 
     @asynccontextmanager
     async def running(self, on_unusable: Callable[[str], None]) -> AsyncIterator[None]:

@@ -11,9 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from forgelm.engine.plan import NO_TOKENS, Ask, Drawn, Tokens
-from forgelm.engine.sampling import draw_candidates, draw_token
+from forgelm.engine.sampling import draw_token
 from forgelm.llama.context import Context, ContextOptions, Logits
-from forgelm.llama.ranking import Ranking
 from forgelm.llama.status import DecodeStatus
 
 LAZY = 16
@@ -22,9 +21,6 @@ LAZY = 16
 
 class Drafting(Protocol):
     """The context of a model that drafts."""
-
-    @property
-    def ranking(self) -> Ranking: ...
 
     def logits(self, row: int) -> Logits: ...
 
@@ -61,20 +57,18 @@ class Course:
         """Draw the next guess from the row computed last; says whether another one shall follow it. Nothing does after
         one of `ends`."""
         drawn = self._draw(model)
-        if drawn is None or drawn.token < 0:
+        if drawn.token < 0:
             return False
         self._tokens[self._known + self._count] = drawn.token
         self._count += 1
         self._mu = drawn.mu
         return self._count < self._depth and drawn.token not in ends
 
-    def _draw(self, model: Drafting) -> Drawn | None:
+    def _draw(self, model: Drafting) -> Drawn:
         draw = self._first
         if self._count:
             draw = draw.then(self._tokens[: self._known + self._count], self._mu)
-        if self.slot not in model.ranking:
-            return draw_token(model.logits(self.row), draw)
-        return draw_candidates(*model.ranking.candidates(self.row), draw)
+        return draw_token(model.logits(self.row), draw)
 
 
 def extend(
@@ -99,10 +93,10 @@ def answers(asks: Sequence[Ask], courses: dict[int, Course]) -> tuple[Tokens, ..
 
 
 def like(target: Context) -> ContextOptions:
-    """The options of a context that mirrors `target`: as many cells and slots, and ranked slots where those are."""
-    options = target.options
-    ranked = options.ranked_slots if any(slot in target.ranking for slot in options.ranked_slots) else range(0)
-    return replace(options, n_ctx=target.n_ctx, unified=True, rollback_rows=0, draft_rows=0, ranked_slots=ranked)
+    """The options of a context that mirrors `target`: as many cells and slots."""
+    return replace(
+        target.options, n_ctx=target.n_ctx, unified=True, rollback_rows=0, draft_rows=0, ranked_slots=range(0)
+    )
 
 
 def common(guessed: Sequence[int], tokens: Tokens) -> int:

@@ -57,8 +57,10 @@ class DraftModelDrafter:
         devices: tuple[tuple[str, Any], ...] = (),
         progress: Callable[[float], bool] | None = None,
     ) -> None:
-        """Load `path` on `devices`, to guess for the model of `target`, in at most `asks` slots at once. Make it when
-        `target`'s ranking is settled. Raises `ModelError`, also where the vocabularies differ."""
+        """Load `path` on `devices`, to guess for the model of `target`, in at most `asks` slots at once.
+
+        Raises `ModelError`, also where the vocabularies differ.
+        """
         self._model = Model.load(path, n_gpu_layers=n_gpu_layers, devices=devices, progress=progress)
         try:
             problem = vocabulary_difference(target.model, self._model)

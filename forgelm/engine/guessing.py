@@ -4,7 +4,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from forgelm.engine.ngram import NGrams
-from forgelm.engine.plan import NO_TOKENS, Ask, DecodeResult, Drafts, Tokens
+from forgelm.engine.plan import NO_TOKENS, Ask, DecodeResult, Drafts, Span, Tokens
 from forgelm.engine.sequence import Sequence
 from forgelm.engine.speculation import Choice, Option, Speculator, Track
 from forgelm.ipc.messages import Drafting, Verification
@@ -13,6 +13,10 @@ _NONE = Choice("", 0)
 MODEL_DRAFTERS = ("draft", "mtp")
 FOLLOWED = 8
 """Tokens before its next guess from which a model that drafts keeps up with a sequence."""
+REVIEWED = 32
+"""Tokens after which it is decided anew whether it shall: reading a prompt costs it time that only guesses can earn."""
+EXPLORED = 16
+"""It keeps up with one sequence in so many in any case, to see whether it pays by now."""
 
 
 @dataclass(slots=True)
@@ -50,12 +54,15 @@ class Guessing:
         if self._speculator is not None and sequence.track is not None:
             self._speculator.end(sequence.track)
 
-    def follows(self, sequence: Sequence) -> bool:
-        """Whether the model that drafts shall keep up with `sequence`."""
+    def follows(self, sequence: Sequence, running: int) -> bool:
+        """Whether the model that drafts shall keep up with `sequence`, one of so many that run."""
         speculator, track = self._speculator, sequence.track
-        if speculator is None or track is None or not self._model:
+        if speculator is None or track is None or self._model not in track.evidence:
             return False
-        return self._model in track.evidence and track.rest <= FOLLOWED
+        if sequence.length >= track.review:
+            track.review = sequence.length + REVIEWED
+            track.followed = speculator.drafts_pay(track, running) or sequence.order % EXPLORED == 0
+        return track.followed and track.rest <= FOLLOWED
 
     def ask(self, decoders: SequenceOf[Sequence]) -> tuple[Ask, ...]:
         """Decide who guesses how much in the next step, in which `decoders` decode; what a model is to be asked."""
@@ -69,9 +76,10 @@ class Guessing:
         for sequence, choice, (_, tokens) in zip(decoders, choices, found, strict=True):
             if not choice.depth:
                 continue
-            self._guesses.append(_Guess(sequence, choice, tokens[: choice.depth]))
-            if choice.drafter in MODEL_DRAFTERS:
+            asked = choice.drafter in MODEL_DRAFTERS
+            if asked:
                 asks.append(Ask(sequence.slot, sequence.draw(), choice.depth))
+            self._guesses.append(_Guess(sequence, choice, NO_TOKENS if asked else tokens[: choice.depth]))
         return tuple(asks)
 
     def _look_up(self, sequence: Sequence, speculator: Speculator) -> tuple[Option, Tokens]:
@@ -81,12 +89,16 @@ class Guessing:
         if not most or not speculator.wants_lookup(track):
             return Option(track, 0, 0, 0), NO_TOKENS
         if "ngram" not in track.evidence:
-            return Option(track, most, 0, 0), NO_TOKENS
+            return Option(track, most if track.followed else 0, followed=track.followed), NO_TOKENS
         if sequence.ngrams is None:
             sequence.ngrams = NGrams()
         sequence.ngrams.extend(sequence.tokens, sequence.length)
         found = sequence.ngrams.find(sequence.tokens, sequence.length, min(most, track.depth))
-        return Option(track, most, len(found.tokens), found.match), found.tokens
+        return Option(track, most, len(found.tokens), found.match, track.followed), found.tokens
+
+    def wanted(self, drafts: Drafts) -> int:
+        """Rows that the next step's guesses would take at most."""
+        return sum(len(guess.tokens) for guess in self._guesses) + sum(map(len, drafts.tokens))
 
     def take(self, decoders: SequenceOf[Sequence], drafts: Drafts, rows: int) -> dict[Sequence, Tokens]:
         """The guesses for the step, at most `rows` in all; `drafts` are the model's answers, in the order of asks."""
@@ -127,3 +139,11 @@ class Guessing:
         self._speculator.observe(
             verified, sequences=len(decoders), rows=rows, seconds=seconds, drafting=self._drafting, alone=alone
         )
+
+
+def of_equal_rows(deciding: list[tuple[Sequence, Span]]) -> list[list[tuple[Sequence, Span]]]:
+    """`deciding` in one group, or where a recurrent model may have to go back in groups of equally many rows."""
+    if not any(len(span.guesses) for _, span in deciding):
+        return [deciding]
+    counts = sorted({span.rows for _, span in deciding}, reverse=True)
+    return [[(s, span) for s, span in deciding if span.rows == count] for count in counts]

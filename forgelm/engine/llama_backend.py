@@ -41,6 +41,7 @@ from forgelm.engine.sampling import draw_candidates, draw_token
 from forgelm.engine.vault import Vault
 from forgelm.engine.verify import verify
 from forgelm.engine.warmup import Warmup
+from forgelm.errors import ModelError
 from forgelm.ipc.messages import Constraint, ModelFacts
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
@@ -88,6 +89,8 @@ class LlamaBackend:
         self._rollback = drafting.rollback if drafting.on and recurrent else 0
         options = _options(engine, slots, threads, ranked, rollback=self._rollback, draft_rows=self._draft_rows)
         self._context = Context(self._model, options)
+        if self._rollback and self._context.rollback_rows < self._rollback:
+            raise ModelError(f"llama.cpp can't take tokens back from {self._model.architecture} models: no speculation")
         self._drafting = drafting
         warmup = Warmup(self._context, self._draw)
         self._rates = warmup.rates()
@@ -280,7 +283,8 @@ def _open_drafter(
     drafting: Drafting, target: Context, path: Path, engine: Engine, devices: tuple[tuple[str, Any], ...]
 ) -> ModelDrafter | None:
     """The model that drafts for that at `path`, if there is to be one."""
-    layers = engine.n_gpu_layers
+    # All of it: where the model's last layer is there is room for it, or the fit has given it up.
+    layers = -1
     if drafting.mtp:
         head = None if drafting.mtp == str(path) else Path(drafting.mtp)
         return MtpDrafter(target, head=head, n_gpu_layers=layers, devices=devices)

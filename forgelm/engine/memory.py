@@ -279,6 +279,8 @@ class Memory:
         """Bring the first `route.depth` tokens of `source` into the empty `slot`."""
         push, depth = self._operations.append, route.depth
         if source.slot != NO_SLOT:
+            if depth == source.computed:
+                self._settle(source)
             push(Fork(source.slot, slot, depth))
             self.ledger.fork(source.slot, slot, depth)
         elif route.checkpoint is None:
@@ -366,6 +368,7 @@ class Memory:
 
     def _save_state(self, holder: Holder, now: float) -> None:
         """Leave the recurrent state of `holder`, as it is now, at its depth."""
+        self._settle(holder)
         checkpoint = Checkpoint(holder.tokens[: holder.computed], last_used=now)
         if self._tree.attach(checkpoint) and not self._tiers.save(checkpoint, holder.slot, self.shape.state_bytes, now):
             self._tree.detach(checkpoint)

@@ -87,8 +87,8 @@ class MtpDrafter:
         progress: Callable[[float], bool] | None = None,
     ) -> None:
         """For the model of `target`, whose hidden states are switched on. `head` is a file with the head alone, to be
-        loaded on `devices`; None: the model was loaded with its own. Make it when `target`'s ranking is settled, and
-        close it before `target`. Raises `ModelError`."""
+        loaded on `devices`; None: the model was loaded with its own. Close it before `target`. Raises
+        `ModelError`."""
         self._target = target
         self._own = None
         if head is not None:

@@ -11,7 +11,8 @@ ends exactly once, in `_finish`.
 
 from collections.abc import Callable, Iterable
 
-from forgelm.engine.guessing import Guessing
+from forgelm.config import MIN_CHUNK
+from forgelm.engine.guessing import Guessing, of_equal_rows
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import (
@@ -25,14 +26,12 @@ from forgelm.engine.plan import (
     Drafts,
     Drawn,
     Matcher,
-    MatchFailed,
     Outcome,
     Plan,
-    Span,
     Tokens,
 )
 from forgelm.engine.queue import Queue
-from forgelm.engine.sampling import NOT_NUMBERS, fits_candidates
+from forgelm.engine.sampling import fits_candidates
 from forgelm.engine.sequence import Sequence
 from forgelm.ipc.messages import Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
@@ -153,7 +152,7 @@ class Scheduler:
         """The next step, with the answers to what `ask` asked. Call `apply` with its outcome before planning again."""
         memory = self.memory
         decoders = self._fit_decoders(now)
-        prefill = self._choose_prefill(decoders, now)
+        prefill = self._choose_prefill(decoders, now, self._guessing.wanted(drafts))
         rows = sum(end - sequence.computed for sequence, end in prefill)
         decoding = sum(sequence.pending for sequence in decoders)
         memory.make_room(decoding + rows, now)
@@ -182,10 +181,16 @@ class Scheduler:
                 return decoders
             self._preempt(self._youngest(), now)
 
-    def _choose_prefill(self, decoders: list[Sequence], now: float) -> list[tuple[Sequence, int]]:
-        """(sequence, chunk end) pairs within the step's time and cells, admitting from the queue."""
+    def _choose_prefill(self, decoders: list[Sequence], now: float, guesses: int) -> list[tuple[Sequence, int]]:
+        """(sequence, chunk end) pairs within the step's time and cells, admitting from the queue.
+
+        Where all rows are of one decode, it is left room for `guesses`.
+        """
         taken = sum(sequence.pending for sequence in decoders)
-        budget = min(self._pacer.prefill_rows(taken), self._pacer.most_rows - taken)
+        free = self._pacer.most_rows - taken
+        if not self._split:
+            free -= max(0, min(guesses, free - MIN_CHUNK))
+        budget = min(self._pacer.prefill_rows(taken), free)
         chosen: list[tuple[Sequence, int]] = []
         for sequence in self._prefill_order():
             if budget <= 0:
@@ -240,21 +245,17 @@ class Scheduler:
         self, decoders: list[Sequence], prefill: list[tuple[Sequence, int]], guesses: dict[Sequence, Tokens]
     ) -> tuple[Decode, ...]:
         """The step's decodes: one, or on models that split batches anyway decode rows before prefill rows."""
-        follows = self._guessing.follows
-        deciding = [(s, s.span(s.length, guesses.get(s, NO_TOKENS), follows=follows(s))) for s in decoders]
-        reading = [(s, s.span(end, follows=follows(s))) for s, end in prefill]
-        groups = [*self._alike(deciding), reading] if self._split else [deciding + reading]
+        follows, running = self._guessing.follows, len(self._running)
+        deciding = [(s, s.span(s.length, guesses.get(s, NO_TOKENS), follows=follows(s, running))) for s in decoders]
+        reading = [(s, s.span(end, follows=follows(s, running))) for s, end in prefill]
+        if self._split:
+            groups = [*(of_equal_rows(deciding) if self._recurrent else [deciding]), reading]
+        else:
+            groups = [deciding + reading]
         groups = [group for group in groups if group]
         self._deciding = decoders
         self._in_flight = [tuple(sequence for sequence, _ in group) for group in groups]
         return tuple(Decode(tuple(span for _, span in group)) for group in groups)
-
-    def _alike(self, deciding: list[tuple[Sequence, Span]]) -> list[list[tuple[Sequence, Span]]]:
-        """`deciding` in one group, or where a recurrent model may have to go back in groups of equally many rows."""
-        if not self._recurrent or not any(len(span.guesses) for _, span in deciding):
-            return [deciding]
-        counts = sorted({span.rows for _, span in deciding}, reverse=True)
-        return [[(s, span) for s, span in deciding if span.rows == count] for count in counts]
 
     # --- apply ---
 
@@ -297,7 +298,8 @@ class Scheduler:
             self._pacer.observe(plan.decode_rows, prefill, seconds, self.memory.ledger.used)
         elif prefill and alone:
             # What the decoders would have taken without guesses isn't known; what the prompts took is.
-            self._pacer.observe(0, prefill, sum(r.seconds for _, r in pairs) - sum(r.seconds for _, r in mine))
+            read = [result for _, result in pairs if all(result is not other for _, other in mine)]
+            self._pacer.observe(0, prefill, sum(result.seconds + result.following for result in read))
 
     def _advance(
         self, decode: Decode, sequences: tuple[Sequence, ...], result: DecodeResult, now: float
@@ -310,42 +312,28 @@ class Scheduler:
                 continue
             # Not before: a prompt whose third chunk always fails would be read from the start for ever.
             sequence.failures = 0
-            if drawn[-1].token == UNDECIDED:
-                sequence.whole_rows = True
             delta = self._take(sequence, drawn, now)
             if delta is not None:
                 yield delta
 
     def _take(self, sequence: Sequence, drawn: tuple[Drawn, ...], now: float) -> Delta | None:
         """Give a sequence its tokens; what its request gets from that, None for nothing."""
-        known = end = sequence.length
-        reason: FinishReason | None = None
-        error = ""
-        for each in drawn:
-            if each.token == UNDECIDED:
-                self._preempt(sequence, now)
-                break
-            if each.problem:
-                reason, error = "error" if each.problem == NOT_NUMBERS else "refused", each.problem
-                break
-            try:
-                reason = sequence.take(each)
-            except MatchFailed as failure:
-                reason, error = "refused", str(failure)
-                break
-            end = sequence.length
-            if reason is not None:
-                break
-        tokens = tuple(sequence.tokens[known:end].tolist())
-        if tokens and not sequence.clock.first_token:
+        taken = sequence.take_all(drawn)
+        if drawn[-1].token == UNDECIDED and taken.reason is None:
+            sequence.whole_rows = True
+            self._preempt(sequence, now)
+        if taken.tokens and not sequence.clock.first_token:
             sequence.clock.first_token = now
-        logprobs = tuple(each.logprobs for each in drawn if each.logprobs is not None)[: len(tokens)]
-        if reason is not None:
-            return self._finish(sequence, reason, now, tokens, logprobs=logprobs, error=error)
-        if not tokens:
+        if taken.reason is not None:
+            return self._finish(sequence, taken.reason, now, taken.tokens, logprobs=taken.logprobs, error=taken.error)
+        if not taken.tokens:
             return None
         return Delta(
-            sequence.request.id, tokens, choice=sequence.choice, logprobs=logprobs, cached=sequence.cached or 0
+            sequence.request.id,
+            taken.tokens,
+            choice=sequence.choice,
+            logprobs=taken.logprobs,
+            cached=sequence.cached or 0,
         )
 
     def _recover(self, sequences: tuple[Sequence, ...], status: DecodeStatus, now: float) -> Iterable[Delta]:

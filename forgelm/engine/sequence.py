@@ -5,16 +5,19 @@ that a grammar forces after it are the same thing: tokens that are not computed 
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from forgelm.engine.ngram import NGrams
-from forgelm.engine.plan import NO_TOKENS, Draw, Drawn, Matcher, Span, Tokens
+from forgelm.engine.plan import NO_TOKENS, UNDECIDED, Draw, Drawn, Matcher, MatchFailed, Span, Tokens
 from forgelm.engine.prefix import NO_SLOT, Holder
+from forgelm.engine.sampling import NOT_NUMBERS
 from forgelm.engine.speculation import Track
-from forgelm.ipc.messages import Budget, FinishReason, Generate, Timings
+from forgelm.ipc.messages import Budget, FinishReason, Generate, Timings, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -25,6 +28,16 @@ class Clock:
     started: float = 0.0
     """First scheduled."""
     first_token: float = 0.0
+
+
+class Taken(NamedTuple):
+    """What a step has given a sequence."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    reason: FinishReason | None
+    """Why it ends now; None: it goes on."""
+    error: str
 
 
 @dataclass(slots=True, eq=False)
@@ -220,6 +233,29 @@ class Sequence:
             for token in forced:
                 reason = reason or self._append(token)
         return reason
+
+    def take_all(self, drawn: Iterable[Drawn]) -> "Taken":
+        """Add the tokens that a step has drawn one after the other, up to one that ends the answer or isn't one."""
+        known = end = self.length
+        reason: FinishReason | None = None
+        error, logprobs = "", []
+        for each in drawn:
+            if each.token == UNDECIDED:
+                break
+            if each.problem:
+                reason, error = "error" if each.problem == NOT_NUMBERS else "refused", each.problem
+                break
+            try:
+                reason = self.take(each)
+            except MatchFailed as failure:
+                reason, error = "refused", str(failure)
+                break
+            end = self.length
+            if each.logprobs is not None:
+                logprobs.append(each.logprobs)
+            if reason is not None:
+                break
+        return Taken(tuple(self.tokens[known:end].tolist()), tuple(logprobs), reason, error)
 
     def _append(self, token: int) -> FinishReason | None:
         self.tokens[self.length] = token

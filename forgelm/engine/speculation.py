@@ -65,6 +65,10 @@ class Track:
     """What the look-up had matched for the guesses it has in this step."""
     trying: bool = False
     """They are there to see whether guesses have come to be of use."""
+    followed: bool = False
+    """A model that drafts keeps up with it."""
+    review: int = 0
+    """Its length from which that is decided anew."""
     drafted: int = 0
     accepted: int = 0
     verifications: int = 0
@@ -103,6 +107,8 @@ class Option:
     """Tokens that a look-up has ready, ≤ most."""
     match: int = 0
     """How many tokens it had matched."""
+    followed: bool = True
+    """A model that drafts keeps up with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,17 @@ class Speculator:
         """Whether anything found for it in the coming step could be used."""
         return bool(track.evidence) and track.depth > 0 and track.rest <= 1
 
+    def drafts_pay(self, track: Track, sequences: int) -> bool:
+        """Whether guesses of the model that drafts would gain anything for a sequence beside so many, itself included:
+        if not, it needn't keep up with it."""
+        evidence = track.evidence.get(self._model)
+        if evidence is None or not self._adaptive:
+            return evidence is not None
+        plain, most = self._costs.plain(sequences), min(track.depth, self._rows)
+        drafting = self._draft_cost.each(sequences, plain) / plain
+        wish = Wish(self._model, evidence.gains(0, most), drafting, 0, most)
+        return wish.pace(self._costs.ratios(sequences, sequences + most), sequences, sequences) > PACE * sequences
+
     # --- choose ---
 
     def choose(self, options: Sequence[Option], now_rows: int) -> list[Choice]:
@@ -215,7 +232,7 @@ class Speculator:
         if option.found and (evidence := track.evidence.get("ngram")):
             found = min(option.found, most)
             wishes.append(Wish("ngram", evidence.gains(option.match, found), 0.0, option.match, found, evidence.trust))
-        if evidence := track.evidence.get(self._model):
+        if option.followed and (evidence := track.evidence.get(self._model)):
             drafting = self._draft_cost.each(sequences, plain) / plain
             wishes.append(Wish(self._model, evidence.gains(0, most), drafting, 0, most, evidence.trust))
         if len(wishes) > 1:
@@ -277,7 +294,7 @@ class Speculator:
         if alone:
             self._costs.observe(shape, seconds)
         asked = [drafted for _, choice, drafted, _ in results if choice.drafter != "ngram"]
-        if sum(asked):
+        if sum(asked) and alone:
             self._draft_cost.observe(len(asked), sum(asked), drafting)
         plain = self._costs.seconds(sequences, rows - guesses)
         lost = self._costs.lost(shape, guesses) + drafting

@@ -107,7 +107,7 @@ def judge(
 def _given_up(before: Speculation, after: Speculation) -> Iterator[str]:
     old, new = before.drafting, after.drafting
     if old.on and not new.on:
-        yield "speculation off: the draft would not fit"
+        yield f"speculation off: {'the draft' if old.mtp or old.draft else 'states to go back to'} would not fit"
     elif (old.mtp and not new.mtp) or (old.draft and not new.draft):
         yield "speculation by n-gram alone: the draft would not fit"
     elif old.rollback != new.rollback:

@@ -111,6 +111,8 @@ class Context:
         """The most cells that one slot can get."""
         self.n_ubatch: int = L.llama_n_ubatch(self._handle)
         self.recurrent = model.recurrent
+        self.rollback_rows: int = L.llama_n_rs_seq(self._handle)
+        """Last rows that a recurrent sequence may be rolled back: 0 where its architecture has no way."""
         # llama.cpp lowers n_batch to n_ctx, and aborts the process on more rows than that.
         self.batch = Batch(L.llama_n_batch(self._handle))
         self._row_type = ctypes.c_float * model.vocab.size
@@ -183,7 +185,7 @@ class Context:
         for slot, count in counts.items():
             ledger = self._ledgers[slot]
             ledger.length += count
-            ledger.rollback = min(count - 1, self.options.rollback_rows) if one_ubatch else 0
+            ledger.rollback = min(count - 1, self.rollback_rows) if one_ubatch else 0
             ledger.condition = _Condition.WHOLE
 
     def _taint(self) -> None:

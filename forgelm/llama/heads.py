@@ -41,7 +41,7 @@ def find_head(model: Path, named: Path | None = None) -> Head:
     header = read_header(model)
     if header.architecture not in ARCHITECTURES:
         return Head(None, f"{header.architecture} models are not known to have a next-token head that can be used here")
-    if named is not None and named != model:
+    if named is not None and named.resolve() != model.resolve():
         problem = _misfit(header, read_header(named))
         return Head(None, f"{named.name} {problem}") if problem else Head(named)
     if heads_in(header):

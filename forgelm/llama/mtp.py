@@ -18,7 +18,6 @@ from forgelm.llama.context import FLASH_ATTENTION, KV_TYPES, Bytes, ContextOptio
 from forgelm.llama.lib import L, forget_problems, last_problem
 from forgelm.llama.model import Model
 from forgelm.llama.nextn import States, enable_states, read_states, state_width
-from forgelm.llama.ranking import Ranking
 from forgelm.llama.status import DecodeStatus
 
 
@@ -43,12 +42,10 @@ class HeadContext:
         self.batch.handle.embd = ctypes.cast(self._states.ctypes.data, ctypes.POINTER(ctypes.c_float))
         self._row_type = ctypes.c_float * model.vocab.size
         enable_states(self._handle)
-        self.ranking = Ranking(self._handle, options.ranked_slots, options.candidates)
 
     def close(self) -> None:
         """Free memory and compute buffers. Harmless when called again."""
         if self._handle:
-            self.ranking.close()
             L.llama_free(self._handle)
             self._handle = None
 

@@ -212,3 +212,21 @@ def test_a_step_in_which_nobody_decodes_changes_nothing(adaptive: bool) -> None:
     track = speculator.begin(Drafting())
     settle(speculator, [track])
     assert speculator.choose([found(track)], 1)[0].depth == 8
+
+
+def test_a_drafting_model_keeps_up_only_where_its_guesses_gain_anything() -> None:
+    """One that is as slow as the model itself never does, a quick one does unless rows are dear."""
+    cheap, dear = {1: 1.0, 8: 1.05, 16: 1.1, 64: 2.0}, {rows: float(rows) for rows in (1, 2, 4, 8, 16, 64)}
+    for curve, sequences, drafting, pays in (
+        (cheap, 1, 0.1, True),
+        (cheap, 1, 2.0, False),
+        (dear, 1, 0.1, False),
+        (dear, 8, 0.1, False),
+    ):
+        speculator = Speculator(drafters=("draft",), depth=4, rows=32, row_seconds=curve)
+        track = speculator.begin(Drafting())
+        speculator.choose([Option(track, 4)], 1)
+        result = [(track, Choice("draft", 1), 1, 1)]
+        speculator.observe(result, sequences=1, rows=2, seconds=curve.get(2, 1.0), drafting=drafting, alone=True)
+        assert speculator.drafts_pay(track, sequences) is pays, (curve, sequences, drafting)
+    assert not speculator.drafts_pay(speculator.begin(Drafting("off")), 1)

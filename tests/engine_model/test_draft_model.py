@@ -266,17 +266,6 @@ def test_a_token_that_is_fixed_is_the_first_guess(starter: Model, starter_path: 
         assert guesses.tolist() == [5, *pair.draft({0: 2})[0]]
 
 
-def test_slots_with_ranked_rows_guess_the_same(starter: Model, starter_path: Path) -> None:
-    with paired(starter, starter_path, RECOMMENDED, ranked_slots=range(1, 2), candidates=64) as pair:
-        pair.begin(0, words(starter, 0, 40))
-        pair.fork(0, 1, pair.target.length(0))
-        pair.tokens[1], pair.prompts[1] = pair.tokens[0], 40
-        first = pair.draft({0: 3})[0].tolist()
-        draw = pair._draw(0)
-        (second,) = pair.drafter.draft([Ask(1, draw, 3)])
-        assert second.tolist() == first
-
-
 def test_another_architecture_with_the_same_vocabulary_may_draft(starter: Model, qwen35_path: Path) -> None:
     with paired(starter, qwen35_path) as pair:
         pair.begin(0, words(starter, 0, 40))

@@ -192,15 +192,6 @@ def test_its_own_states_are_of_the_row_that_was_asked_for(headed: Model, inputs:
     assert np.abs(masked - right).max() > 1.0
 
 
-def test_ranked_slots_give_candidates(headed: Model, inputs: Inputs, reference: Logits) -> None:
-    with head_of(headed, ranked_slots=range(1, 2), candidates=8) as context:
-        tokens, states = inputs
-        row = context.add(1, ids(tokens), states, 0, logits=True)
-        assert context.decode() is DecodeStatus.OK
-        found, logits = context.ranking.candidates(row)
-    assert int(found[logits.argmax()]) == int(reference.argmax())
-
-
 def test_the_unstable_bindings_are_loaded_by_whoever_needs_them(qwen35_path: Path) -> None:
     """And they alone: the package's own start-up is never run."""
     lines = (

@@ -44,7 +44,9 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
             prepared = await asyncio.to_thread(prepare, body, service.context)
         else:
             prepared = prepare(body, service.context)
-        require_drafter(prepared.job.drafting, service.drafters)
+        # An engine that is just gone has none: its absence is told as such.
+        if service.drafters is not None:
+            require_drafter(prepared.job.drafting, service.drafters)
         pieces = service.vocabulary.pieces if prepared.reading.plain else service.marked_pieces
         return Answer(Generation(prepared, service.client, pieces), service.model_id, service.vocabulary)
 
