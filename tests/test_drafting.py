@@ -59,8 +59,10 @@ def test_the_header_decides_and_not_the_name(qwen35_path: Path, qwen35_apart_pat
         assert bool(drafting("auto", path).mtp) is has
 
 
-def test_on_a_cpu_auto_leaves_the_head_out(qwen35_path: Path) -> None:
-    assert drafting("auto", qwen35_path, on_gpu=False) == Drafting(ngram=True, rollback=STATES)
+def test_on_a_cpu_auto_leaves_a_hybrid_alone_and_a_named_drafter_is_used(qwen35_path: Path) -> None:
+    assert drafting("auto", qwen35_path, on_gpu=False) == Drafting()
+    assert drafting(Speculation("ngram"), qwen35_path, on_gpu=False) == Drafting(ngram=True, rollback=STATES)
+    assert drafting(Speculation("mtp"), qwen35_path, on_gpu=False).mtp == str(qwen35_path)
 
 
 def test_an_attention_model_needs_no_states_to_go_back_to(starter_path: Path) -> None:
