@@ -185,7 +185,8 @@ def test_what_cant_be_weighed_is_taken_only_where_it_was_named(
 
 
 def test_without_a_fit_all_that_is_wanted_is_used(machine: Machine, qwen35_path: Path) -> None:
-    profile = load_profile("starter").with_overrides({"engine.fit": "off", "speculation.depth": 2})
+    named = {"engine.fit": "off", "speculation": {"drafter": "ngram", "depth": 2}}
+    profile = load_profile("starter").with_overrides(named)
     assert unfitted_drafting(profile, qwen35_path, machine) == Drafting(ngram=True, depth=2, rollback=2)
 
 
