@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from forgelm.config import Drafting
+from forgelm.engine import scheduler
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.memory import Memory
 from forgelm.engine.plan import Outcome, Plan
-from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.messages import Generate
 from forgelm.llama.context import Context, MemoryMisuse, _Condition
 from forgelm.llama.model import Model
@@ -54,7 +54,7 @@ def trim_unchecked(patch: Patch) -> None:
 
 def unequal_rows(patch: Patch) -> None:
     """Verify all in one decode, however many rows each has."""
-    patch.setattr(Scheduler, "_alike", lambda self, deciding: [deciding])
+    patch.setattr(scheduler, "of_equal_rows", lambda deciding: [deciding])
 
 
 def late_rollbacks(patch: Patch) -> None:
