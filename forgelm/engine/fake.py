@@ -7,13 +7,12 @@ sequence raises here.
 
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import count, islice
 
 import msgspec
 import numpy as np
 
+from forgelm.engine.fake_memory import CELL_BYTES, STATE_BYTES, FakeMemory, require
 from forgelm.engine.plan import (
     CANDIDATES,
     UNDECIDED,
@@ -26,7 +25,6 @@ from forgelm.engine.plan import (
     Drawn,
     Drop,
     Fetch,
-    Fork,
     Mask,
     MatchFailed,
     Moves,
@@ -34,12 +32,10 @@ from forgelm.engine.plan import (
     Plan,
     Restore,
     Save,
-    Settle,
     Span,
     Tokens,
-    Trim,
 )
-from forgelm.engine.prefix import Checkpoint, Holder, Kept
+from forgelm.engine.prefix import Kept
 from forgelm.engine.sampling import fits_candidates
 from forgelm.engine.verify import verify
 from forgelm.ipc.messages import ModelFacts, TokenLogprobs
@@ -49,8 +45,6 @@ FIRST_TOKEN = 1000
 VARIETY = 500
 """Made-up tokens lie in FIRST_TOKEN … FIRST_TOKEN + VARIETY − 1: ordinary words in the vocabularies used."""
 
-CELL_BYTES, STATE_BYTES = 16, 512
-"""Sizes of made-up states: a recurrent one weighs as much as 32 tokens."""
 TAINT = -1
 """Left in the memory of a slot whose decode failed half-way: the next span there doesn't fit unless it was wiped."""
 
@@ -96,21 +90,7 @@ class FakeBackend:
         self._settings = settings
         self._sleep = sleep
         self.splits_batches = split_batches
-        self.memory: list[list[int]] = [[] for _ in range(settings.slots + kept)]
-        """Token ids held by each slot."""
-        self._cells: list[list[int]] = [[] for _ in self.memory]
-        """The cell that each of them lies in: forks share cells."""
-        self._users: Counter[int] = Counter()
-        """Slots that hold a cell."""
-        self._new_cell = count()
-        self._rolled_back: set[int] = set()
-        """Slots of a hybrid whose state lies where a rollback left it."""
-        self._stateless: set[int] = set()
-        """Slots of a hybrid forked from the middle of another: a state must be loaded before they are computed."""
-        self._saved: dict[int, tuple[bool, list[int]]] = {}
-        self.files: dict[str, tuple[bool, list[int]]] = {}
-        """What was archived."""
-        self._new_file = count()
+        self.slots = FakeMemory(settings.slots + kept, settings.context, recurrent=split_batches)
         self._reading: list[Fetch] = []
         self.lose_restores = 0
         """This many of the next restores find no room. For tests."""
@@ -149,14 +129,25 @@ class FakeBackend:
         )
 
     @property
+    def memory(self) -> list[list[int]]:
+        """Token ids held by each slot."""
+        return self.slots.tokens
+
+    @property
     def cells_used(self) -> int:
-        return len(self._users)
+        return self.slots.cells_used
+
+    @property
+    def files(self) -> dict[str, tuple[bool, list[int]]]:
+        """What was archived."""
+        return self.slots.files
 
     def run(self, plan: Plan) -> Outcome:
         results: list[DecodeResult] = []
         saved: list[tuple[int, int]] = []
         archived: list[tuple[int, str]] = []
-        fetched = self._read_files()
+        reading, self._reading = self._reading, []
+        fetched = tuple(self.slots.read(fetch) for fetch in reading)
         lost = False
         if plan.decodes:
             self._take_step(plan)
@@ -168,127 +159,38 @@ class FakeBackend:
                     if not results or results[-1].status is DecodeStatus.OK:
                         results.append(self._decode(operation))
                 case Save(slot, key, whole):
-                    saved.append((key, self._save(slot, key, whole=whole)))
+                    saved.append((key, self.slots.save(slot, key, whole=whole)))
                 case Restore(slot, key):
-                    lost = not self._restore(slot, key)
+                    lost = self._loses_restore()
+                    if not lost:
+                        self.slots.restore(slot, key)
                 case Drop(key):
-                    _require(lost or key in self._saved, f"drop of {key}, which isn't saved")
-                    self._saved.pop(key, None)
+                    require(lost or key in self.slots.saved, f"drop of {key}, which isn't saved")
+                    self.slots.drop(key)
                 case Archive(key, tokens):
-                    archived.append((key, self._archive(key, tokens)))
+                    archived.append((key, self.slots.archive(key, tokens)))
                 case Fetch():
                     self._reading.append(operation)
                 case _:
-                    self._arrange(operation)
+                    self.slots.arrange(operation)
         moves = Moves(tuple(saved), archived=tuple(archived), fetched=fetched, lost=lost)
         return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0, moves)
-
-    def _arrange(self, operation: Trim | Fork | Settle) -> None:
-        match operation:
-            case Trim(slot, length):
-                self._trim(slot, length)
-            case Fork(source, target, length):
-                self._fork(source, target, length)
-            case Settle(slot):
-                self._rolled_back.discard(slot)
-
-    def _trim(self, slot: int, length: int) -> None:
-        held = len(self.memory[slot])
-        _require(length <= held, f"trim {slot} to {length}")
-        _require(length in (0, held) or not self.splits_batches, f"trim the hybrid's slot {slot} of {held} to {length}")
-        self._cut(slot, length)
-        if not length:
-            self._stateless.discard(slot)
-            self._rolled_back.discard(slot)
-
-    def _cut(self, slot: int, length: int) -> None:
-        for cell in self._cells[slot][length:]:
-            self._users[cell] -= 1
-            if not self._users[cell]:
-                del self._users[cell]
-        del self.memory[slot][length:]
-        del self._cells[slot][length:]
-
-    def _fork(self, source: int, target: int, length: int) -> None:
-        _require(not self.memory[target], f"fork into used slot {target}")
-        _require(0 < length <= len(self.memory[source]), f"fork {length} of {source}")
-        _require(source not in self._stateless, f"fork of {source}, which has no state")
-        whole = length == len(self.memory[source])
-        _require(not (whole and source in self._rolled_back), f"fork of {source}, which was rolled back")
-        if self.splits_batches and length < len(self.memory[source]):
-            self._stateless.add(target)
-        self.memory[target] = self.memory[source][:length]
-        self._cells[target] = self._cells[source][:length]
-        self._users.update(self._cells[target])
-
-    def _save(self, slot: int, key: int, *, whole: bool) -> int:
-        _require(bool(self.memory[slot]) and slot not in self._stateless, f"save {slot}")
-        _require(slot not in self._rolled_back, f"save {slot}, which was rolled back")
-        _require(key not in self._saved, f"save under the used key {key}")
-        self._saved[key] = (self.splits_batches and not whole, list(self.memory[slot]))
-        return self._size(key)
-
-    def _restore(self, slot: int, key: int) -> bool:
-        partial, tokens = self._saved[key]
-        if self.lose_restores:
-            self.lose_restores -= 1
-            return False
-        if partial:
-            _require(slot in self._stateless, f"load a state into {slot}, which doesn't want one")
-            _require(self.memory[slot] == tokens, f"load a state of another text into {slot}")
-            self._stateless.remove(slot)
-        else:
-            _require(not self.memory[slot], f"load into used slot {slot}")
-            _require(self.cells_used + len(tokens) <= self._settings.context, f"load {len(tokens)} without room")
-            self._append(slot, tokens)
-        return True
 
     @property
     def open_grammar(self) -> None:
         """There is no vocabulary to compile one for."""
 
     def archived(self) -> list[Kept]:
-        """The files, for a memory that starts anew."""
-        return [
-            Checkpoint(np.array(tokens, np.int32), name=name, bytes=STATE_BYTES)
-            if partial
-            else Holder(np.array(tokens, np.int32), len(tokens), name=name, bytes=CELL_BYTES * len(tokens))
-            for name, (partial, tokens) in self.files.items()
-        ]
-
-    def _archive(self, key: int, tokens: Tokens) -> str:
-        state = self._saved.get(key)
-        if state is None:
-            return ""
-        _require(state[1] == tokens.tolist(), f"archive {key} as another text")
-        name = f"file {next(self._new_file)}"
-        self.files[name] = state
-        return name
-
-    def _read_files(self) -> tuple[tuple[int, int], ...]:
-        """Finish what the last step began to read."""
-        reading, self._reading = self._reading, []
-        found = []
-        for fetch in reading:
-            state = self.files.get(fetch.name)
-            if state is not None:
-                _require(state[0] == fetch.partial and len(state[1]) == fetch.length, f"fetch of {fetch.name}")
-                self._saved[fetch.key] = state
-            found.append((fetch.key, -1 if state is None else self._size(fetch.key)))
-        return tuple(found)
-
-    def _size(self, key: int) -> int:
-        partial, tokens = self._saved[key]
-        return STATE_BYTES if partial else CELL_BYTES * len(tokens) + STATE_BYTES * self.splits_batches
-
-    def _append(self, slot: int, tokens: list[int]) -> None:
-        cells = list(islice(self._new_cell, len(tokens)))
-        self.memory[slot] += tokens
-        self._cells[slot] += cells
-        self._users.update(cells)
+        return self.slots.archived()
 
     def close(self) -> None:
-        self.memory = []
+        self.slots.tokens.clear()
+
+    def _loses_restore(self) -> bool:
+        """Whether the next restore is one of those that find no room."""
+        lost = self.lose_restores > 0
+        self.lose_restores -= lost
+        return lost
 
     def _take_step(self, plan: Plan) -> None:
         self.steps += 1
@@ -314,44 +216,35 @@ class FakeBackend:
             # Whatever the real memory holds now, it isn't what anybody counted on.
             used = [slot for slot, memory in enumerate(self.memory) if memory]
             for slot in used if self.splits_batches else [span.slot for span in decode.spans]:
-                self._append(slot, [TAINT])
+                self.slots.append(slot, [TAINT])
         if status is not DecodeStatus.OK:
             return DecodeResult(status, ((),) * len(decode.spans), (0,) * len(decode.spans))
         if self.splits_batches and any(len(span.guesses) for span in decode.spans):
-            _require(len({span.rows for span in decode.spans}) == 1, "verify spans of different lengths on a hybrid")
+            require(len({span.rows for span in decode.spans}) == 1, "verify spans of different lengths on a hybrid")
         drawn, kept = zip(*(self._compute(span) for span in decode.spans), strict=True)
         return DecodeResult(status, drawn, kept, self._settings.step)
 
     def _compute(self, span: Span) -> tuple[tuple[Drawn, ...], int]:
-        memory, draw = self.memory[span.slot], span.draw
-        _require(len(memory) == span.start, f"slot {span.slot} holds {len(memory)}, span starts at {span.start}")
-        _require(span.slot not in self._stateless, f"compute in {span.slot}, which has no state")
-        self._rolled_back.discard(span.slot)
-        self._append(span.slot, span.tokens.tolist())
+        memory, draw = self.slots.begin(span.slot, span.start, span.tokens.tolist()), span.draw
         if draw is None:
             return (), span.rows
-        _require(draw.tokens.tolist() == memory, f"a draw in {span.slot} for another text")
-        self._append(span.slot, span.guesses.tolist())
+        require(draw.tokens.tolist() == memory, f"a draw in {span.slot} for another text")
+        self.slots.append(span.slot, span.guesses.tolist())
         if len(span.guesses):
-            _require(span.ahead.tolist() == memory, f"guesses in {span.slot} that lie elsewhere")
+            require(span.ahead.tolist() == memory, f"guesses in {span.slot} that lie elsewhere")
         drawn, kept = verify(span, lambda _, later: self._draw(span.slot, later))
         if kept < span.rows:
-            self._roll_back(span.slot, span.start + kept)
+            self.slots.roll_back(span.slot, span.start + kept)
         return drawn, kept
 
     def _draw(self, slot: int, draw: Draw) -> Drawn:
         history = draw.tokens.tolist()
         if self.whole_slots is not None and slot >= self.whole_slots:
             fits = fits_candidates(draw.sampling, draw.logprobs, draw.matcher, CANDIDATES)
-            _require(fits, f"a token in {slot}, which has no whole rows")
+            require(fits, f"a token in {slot}, which has no whole rows")
             if fake_token(history) % 7 == 0:
                 return Drawn(UNDECIDED)
         return _fake_draw(history, draw)
-
-    def _roll_back(self, slot: int, length: int) -> None:
-        self._cut(slot, length)
-        if self.splits_batches:
-            self._rolled_back.add(slot)
 
     @property
     def draft_rows(self) -> int:
@@ -403,8 +296,3 @@ def _allowed(mask: Mask | None) -> set[int]:
     if mask is None:
         return set(range(FIRST_TOKEN + VARIETY))
     return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
-
-
-def _require(condition: bool, what: str) -> None:
-    if not condition:
-        raise AssertionError(f"a plan broke memory: {what}")

@@ -271,7 +271,7 @@ class Context:
             return
         flags = _state_flags(partial=True)
         data = self._read_state(slot, flags)
-        if L.llama_state_seq_set_data_ext(self._handle, _bytes_pointer(data), len(data), slot, flags) != len(data):
+        if L.llama_state_seq_set_data_ext(self._handle, bytes_pointer(data), len(data), slot, flags) != len(data):
             raise MemoryMisuse(f"llama.cpp rejected the state of slot {slot} that it had just given")
         ledger.condition = _Condition.WHOLE
 
@@ -290,7 +290,7 @@ class Context:
 
     def _read_state(self, slot: int, flags: int) -> Bytes:
         data = np.empty(L.llama_state_seq_get_size_ext(self._handle, slot, flags), np.uint8)
-        written = L.llama_state_seq_get_data_ext(self._handle, _bytes_pointer(data), len(data), slot, flags)
+        written = L.llama_state_seq_get_data_ext(self._handle, bytes_pointer(data), len(data), slot, flags)
         if written != len(data):
             raise MemoryMisuse(f"llama.cpp saved {written} of {len(data)} bytes of slot {slot}")
         return data
@@ -308,7 +308,7 @@ class Context:
         if not fits:
             raise MemoryMisuse(f"slot {slot} isn't ready for a checkpoint of {checkpoint.length} tokens")
         flags, size = _state_flags(partial=checkpoint.partial), len(checkpoint.data)
-        read = L.llama_state_seq_set_data_ext(self._handle, _bytes_pointer(checkpoint.data), size, slot, flags)
+        read = L.llama_state_seq_set_data_ext(self._handle, bytes_pointer(checkpoint.data), size, slot, flags)
         if read != size:
             self.trim(slot, 0)
             raise NoRoom(f"llama.cpp rejected a checkpoint of {checkpoint.length} tokens for slot {slot}")
@@ -319,29 +319,36 @@ def _state_flags(*, partial: bool) -> int:
     return int(L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if partial else L.LLAMA_STATE_SEQ_FLAGS_NONE)
 
 
-def _bytes_pointer(data: Bytes) -> Any:
+def bytes_pointer(data: Bytes) -> Any:
+    """Where `data` lies, as llama.cpp's state functions take it."""
     return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
-def _parameters(options: ContextOptions) -> Any:
+def base_parameters(options: ContextOptions) -> Any:
+    """What contexts of all kinds made with these options have in common."""
     params = L.llama_context_default_params()
     params.n_ctx = options.n_ctx
     params.n_batch = options.n_batch
     params.n_ubatch = options.n_ubatch
     params.n_seq_max = options.slots
+    params.n_threads = params.n_threads_batch = options.threads
+    params.type_k = params.type_v = KV_TYPES[options.kv_type]
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+    params.kv_unified = options.unified
+    params.no_perf = True
+    return params
+
+
+def _parameters(options: ContextOptions) -> Any:
+    params = base_parameters(options)
     params.n_rs_seq = options.rollback_rows
     # Unset, llama.cpp takes a vocabulary-wide buffer per batch row; below n_seq_max it aborts the process.
     params.n_outputs_max = _max_outputs(options)
     # Of ranked slots: with more, llama.cpp lays out memory by which of them had rows in an earlier decode, and later
     # ones overwrite the candidates of others.
     params.n_outputs_max_per_seq = 1 if options.ranked_slots else 1 + max(options.rollback_rows, options.draft_rows)
-    params.n_threads = params.n_threads_batch = options.threads
-    params.type_k = params.type_v = KV_TYPES[options.kv_type]
-    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
-    params.kv_unified = options.unified
     # With a windowed SWA cache ranged copies and cuts answer "done" and lose cells.
     params.swa_full = True
-    params.no_perf = True
     return params
 
 

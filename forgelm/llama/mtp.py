@@ -10,11 +10,10 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from forgelm.errors import ModelError
 from forgelm.llama.batch import Batch, Tokens
-from forgelm.llama.context import FLASH_ATTENTION, KV_TYPES, Bytes, ContextOptions, Logits
+from forgelm.llama.context import Bytes, ContextOptions, Logits, base_parameters, bytes_pointer
 from forgelm.llama.lib import L, forget_problems, last_problem
 from forgelm.llama.model import Model
 from forgelm.llama.nextn import States, enable_states, read_states, state_width
@@ -90,33 +89,22 @@ class HeadContext:
     def save(self, slot: int) -> Bytes:
         """All that is held of `slot`, shape (bytes,), opaque."""
         data = np.empty(L.llama_state_seq_get_size_ext(self._handle, slot, 0), np.uint8)
-        written = L.llama_state_seq_get_data_ext(self._handle, _bytes(data), len(data), slot, 0)
+        written = L.llama_state_seq_get_data_ext(self._handle, bytes_pointer(data), len(data), slot, 0)
         return data[:written]
 
     def restore(self, slot: int, data: Bytes) -> bool:
         """Load into the empty `slot` what was saved; says whether there was room. The slot is empty otherwise."""
-        read = L.llama_state_seq_set_data_ext(self._handle, _bytes(data), len(data), slot, 0)
+        read = L.llama_state_seq_set_data_ext(self._handle, bytes_pointer(data), len(data), slot, 0)
         if read != len(data):
             self.cut(slot, 0)
         return bool(read == len(data))
 
 
-def _bytes(data: npt.NDArray[np.uint8]) -> Any:
-    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
-
-
 def _parameters(options: ContextOptions) -> Any:
-    params = L.llama_context_default_params()
+    params = base_parameters(options)
     params.ctx_type = L.LLAMA_CONTEXT_TYPE_MTP
-    params.n_ctx = options.n_ctx
-    params.n_batch = options.n_batch
-    params.n_ubatch = options.n_ubatch
-    params.n_seq_max = params.n_outputs_max = options.slots
+    params.n_outputs_max = options.slots
     params.n_outputs_max_per_seq = 1
-    params.n_threads = params.n_threads_batch = options.threads
-    params.type_k = params.type_v = KV_TYPES[options.kv_type]
-    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     # In a pool of each slot's own nothing could be forked.
     params.kv_unified = True
-    params.no_perf = True
     return params

@@ -11,14 +11,13 @@ import numpy as np
 from forgelm.config import Cache
 from forgelm.engine.cellcost import CellCost
 from forgelm.engine.fake import (
-    CELL_BYTES,
     FIRST_TOKEN,
-    STATE_BYTES,
     VARIETY,
     FakeBackend,
     FakeSettings,
     fake_token,
 )
+from forgelm.engine.fake_memory import CELL_BYTES, STATE_BYTES
 from forgelm.engine.guessing import Guessing
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
@@ -195,7 +194,7 @@ class Harness:
         self.backend = FakeBackend(
             settings, sleep=lambda _: None, split_batches=split, kept=kept, whole_slots=whole_slots
         )
-        self.backend.files |= files or {}
+        self.backend.files.update(files or {})
         self.pacer = Pacer(mode, target_itl_ms, n_ubatch, row, cells=CellCost(cache.device_cells or None))
         self.memory = Memory(
             Shape(cells, split, CELL_BYTES, STATE_BYTES if split else 0),
@@ -347,8 +346,8 @@ class Harness:
                 assert tokens == held.get(slot, np.empty(0)).tolist(), f"slot {slot} isn't what it is taken for"
         if not memory.has_operations:
             assert memory.ledger.used == self.backend.cells_used
-            states = self.backend._saved
-            assert memory.usage.host_bytes == sum(self.backend._size(key) for key in states)
+            states = self.backend.slots.saved
+            assert memory.usage.host_bytes == sum(self.backend.slots.size(key) for key in states)
             assert states.keys() == memory._tiers._in_ram.keys()
 
     def check_answers(self) -> None:

@@ -9,7 +9,8 @@ import random
 import pytest
 
 from forgelm.config import Cache
-from forgelm.engine.fake import FIRST_TOKEN, STATE_BYTES, VARIETY
+from forgelm.engine.fake import FIRST_TOKEN, VARIETY
+from forgelm.engine.fake_memory import STATE_BYTES
 from forgelm.ipc.messages import Sampling
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import Harness

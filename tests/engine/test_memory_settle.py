@@ -4,7 +4,7 @@ import numpy as np
 
 from forgelm.config import Cache
 from forgelm.engine.checkpoints import add_mark
-from forgelm.engine.fake import CELL_BYTES, STATE_BYTES
+from forgelm.engine.fake_memory import CELL_BYTES, STATE_BYTES
 from forgelm.engine.memory import Memory
 from forgelm.engine.plan import Fork, Operation, Save, Settle
 from forgelm.engine.routes import Costs, Route, Shape

@@ -3,7 +3,8 @@
 import pytest
 
 from forgelm.config import Cache
-from forgelm.engine.fake import FIRST_TOKEN, STATE_BYTES, FakeBackend, fake_token
+from forgelm.engine.fake import FIRST_TOKEN, FakeBackend, fake_token
+from forgelm.engine.fake_memory import STATE_BYTES
 from forgelm.engine.plan import UNDECIDED, Decode, DecodeResult, Drawn
 from forgelm.ipc.messages import Budget, Constraint
 from forgelm.llama.status import DecodeStatus
