@@ -21,8 +21,9 @@ REAL_NOISE = {"llama": 1.0, "gemma3": 1.5}
 """Real models on real text: 0.63 (by the place of the cells alone) and 0.85, on logits up to 22; one wrong or lost
 token showed at 4.8 … 9.5."""
 
-REAL_TIE = {"llama": 0.6, "gemma3": 1.0}
-"""Two candidates closer than this may change places: 0.32 was seen (llama). Random models: `NOISE`, none was seen."""
+REAL_TIE = {"llama": 1.2, "gemma3": 1.5}
+"""Two candidates closer than this may change places: 0.32 was seen (llama), and more than 0.6 on another CPU, whose
+kernels differ; each of the two may be off by `REAL_NOISE`. Random models: `NOISE`, none was seen."""
 
 TEXT = """The ship left the harbour early in the morning, and nobody in the town knew where it would go. The captain had
 not said a word since the letter came. Some thought that he was looking for his brother, who had been lost in the north
