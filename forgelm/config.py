@@ -22,6 +22,7 @@ Mode = Literal["low_latency", "high_throughput"]
 FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
 TopK = Literal["auto", "on", "off"]
+Waiting = Literal["keep", "refuse"]
 SpeculationWord = Literal["auto", "off"]
 Drafter = Literal["auto", "ngram", "draft", "mtp"]
 ToolFormat = Literal["auto", "qwen35", "hermes", "llama3", "mistral", "generic"]
@@ -73,8 +74,9 @@ class ModelSource(Section, frozen=True):
     license: str = ""
 
     def path(self) -> Path:
-        """Where the file is, or would be, on this machine."""
-        return paths.models_dir() / self.file
+        """Where the file is, or would be, on this machine. Repositories have files of the same name: each has a folder.
+        """
+        return paths.models_dir() / self.repo / self.file
 
 
 class Engine(Section, frozen=True):
@@ -285,6 +287,20 @@ class Server(Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 
 
+class Switching(Section, frozen=True):
+    """Going over to another installed model, and resting."""
+
+    on_request: bool = False
+    """A request that names another installed model has it loaded. Off: `POST /v1/models/load` alone does that."""
+    waiting: Waiting = "keep"
+    """What becomes of requests that wait when the model changes. "keep": those for the old model are answered before it
+    goes, and those for the new one wait until it is there; "refuse": both are told to come again."""
+    drain_seconds: Annotated[float, Meta(ge=0.0)] = 120.0
+    """How long requests of the old model may go on."""
+    idle_seconds: Annotated[float, Meta(ge=0.0)] = 0.0
+    """Unload the model after so long without a request; the next one loads it again. 0 keeps it."""
+
+
 class SamplingDefaults(Section, frozen=True):
     """Used where the request says nothing. What isn't said here either is the model file's, or the engine's own."""
 
@@ -336,6 +352,7 @@ class Profile(Section, frozen=True):
     cache: Cache = Cache()
     limits: Limits = Limits()
     server: Server = Server()
+    switching: Switching = Switching()
     sampling: Sampling = Sampling()
     chat: Chat = Chat()
     speculation: SpeculationWord | Speculation = "auto"

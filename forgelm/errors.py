@@ -9,10 +9,14 @@
         ├── InvalidRequest     400, names the field
         ├── ContextExceeded    400 `context_length_exceeded`, both counts
         ├── Unauthorized       401
+        ├── Forbidden          403: a gated repository, a licence that wasn't accepted
         ├── ModelNotFound      404
+        ├── Conflict           409: the model is in use, the file is being fetched by somebody else
         ├── BodyTooLarge       413
         ├── Overloaded         429 with Retry-After
-        └── Unavailable        503 with Retry-After: loading, restarting, stopped
+        ├── UpstreamFailed     502: the hub doesn't answer, or not with what it should
+        ├── Unavailable        503 with Retry-After: loading, restarting, stopped
+        └── NoSpace            507: the disk is full
 
 The API turns a `RequestError` into OpenAI's envelope with no table of its own: status, type and code live here.
 """
@@ -90,6 +94,20 @@ class Unauthorized(RequestError):
     code = "invalid_api_key"
 
 
+class Forbidden(RequestError):
+    """Whoever asked may not have it: a gated repository, or a licence that nobody accepted."""
+
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+
+
+class LicenseNotAccepted(Forbidden):
+    """The model's licence isn't a permissive one, and the request doesn't say that it was accepted."""
+
+    code = "license_not_accepted"
+
+
 class NotFound(RequestError):
     """No such route."""
 
@@ -101,6 +119,13 @@ class ModelNotFound(NotFound):
     """The request names a model this server doesn't serve."""
 
     code = "model_not_found"
+
+
+class Conflict(RequestError):
+    """What is asked for can't be done to something in this state."""
+
+    status = 409
+    code = "conflict"
 
 
 class MethodNotAllowed(RequestError):
@@ -131,6 +156,34 @@ class Unavailable(RequestError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+
+
+class Offline(Unavailable):
+    """It needs the hub, and this server was told to stay offline."""
+
+    code = "offline"
+
+
+class RegistryUnavailable(Unavailable):
+    """The registry sidecar isn't running, or is starting."""
+
+    code = "registry_unavailable"
+
+
+class UpstreamFailed(RequestError):
+    """The hub can't be reached, fails, or sends something else than it said."""
+
+    status = 502
+    type = "server_error"
+    code = "hub_error"
+
+
+class NoSpace(RequestError):
+    """The disk has no room for it."""
+
+    status = 507
+    type = "server_error"
+    code = "disk_full"
 
 
 class EngineFailed(RequestError):

@@ -36,6 +36,17 @@ def state_dir() -> Path:
     return _base("XDG_STATE_HOME", ".local/state") / "forgelm"
 
 
+def registry_dir() -> Path:
+    """The registry's index, its unfinished downloads and what was imported."""
+    return state_dir() / "registry"
+
+
+def runtime_dir() -> Path:
+    """Sockets of running processes; gone after a restart of the machine where the system says so."""
+    value = os.environ.get("XDG_RUNTIME_DIR", "")
+    return Path(value) / "forgelm" if value.startswith("/") else state_dir() / "run"
+
+
 def shipped_profiles_dir() -> Path:
     """The profiles that come with ForgeLM: beside the package in a clone, under `share/` when installed."""
     override = os.environ.get("FORGELM_PROFILES", "")

@@ -74,7 +74,9 @@ def test_the_report_covers_what_a_server_needs(tmp_path: Path) -> None:
 
 def test_a_damaged_model_fails_with_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF" + bytes(100))
-    (tmp_path / "Qwen3.5-2B-Q4_K_M.gguf").write_bytes(b"<html>")
+    qwen = tmp_path / "unsloth/Qwen3.5-2B-GGUF/Qwen3.5-2B-Q4_K_M.gguf"
+    qwen.parent.mkdir(parents=True)
+    qwen.write_bytes(b"<html>")
     code, checks = report("--port", "0", FORGELM_MODELS=str(tmp_path))
     assert code == 1
     status, detail, remedy = checks["model starter"]

@@ -25,7 +25,7 @@ LAYERS = (
         "forgelm.drafting",
         "forgelm.selection",
     ),
-    ("forgelm.ipc", "forgelm.llama", "forgelm.config", "forgelm.machine"),
+    ("forgelm.ipc", "forgelm.llama", "forgelm.gguf", "forgelm.config", "forgelm.machine"),
     ("forgelm.errors", "forgelm.log", "forgelm.paths", "forgelm.bootstrap", "forgelm"),
 )
 """From the top down. A module may import its own layer and the ones below."""

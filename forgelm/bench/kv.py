@@ -29,7 +29,8 @@ from forgelm.config import EngineConfig, Preset
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.header import shape_of
 from forgelm.fit.need import kv_per_token
-from forgelm.llama.gguf import Header, read_header
+from forgelm.gguf.header import Header
+from forgelm.llama.gguf import read_header
 from forgelm.llama.lib import COMMIT
 from forgelm.llama.vocab import Vocabulary
 

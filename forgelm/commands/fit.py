@@ -15,8 +15,9 @@ from forgelm.drafting import SPECULATION, ways
 from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.budget import DESKTOP, budget_of, imagined_card
+from forgelm.fit.local import model_shape
 from forgelm.fit.published import QUANTS, published_shape
-from forgelm.fit.verdict import judge, model_shape
+from forgelm.fit.verdict import judge
 from forgelm.llama.lib import build_info
 from forgelm.machine import Gpu, Gpus, Machine, Memory, read_machine
 from forgelm.selection import choose_profile, needs_gpu, shipped_profiles

@@ -11,7 +11,8 @@ from forgelm.config import Drafting, Profile
 from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.budget import budget_of
-from forgelm.fit.verdict import Verdict, judge, model_shape
+from forgelm.fit.local import model_shape
+from forgelm.fit.verdict import Verdict, judge
 from forgelm.llama.lib import build_info
 from forgelm.machine import Gpu, Machine, loaded_cuda_major
 from forgelm.selection import choose_profile, gpus_for, needs_gpu, shipped_profiles

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from forgelm.errors import ModelError
 from forgelm.fit.shapes import Layer, Shape, Weights
-from forgelm.llama.gguf import Header, Tensor
-from forgelm.llama.repack import is_copied
+from forgelm.gguf.header import Header, Tensor
+from forgelm.gguf.repack import is_copied
 
 UNKNOWN = (
     "attention.kv_lora_rank",

@@ -1,20 +1,15 @@
 """Whether a profile's model fits this machine, what to give up for it, and how to say so in a line."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from forgelm.config import Profile
-from forgelm.errors import MachineError, ModelError
+from forgelm.errors import MachineError
 from forgelm.fit.budget import Budget, host_tier_bytes
-from forgelm.fit.header import shape_of
 from forgelm.fit.ladder import Fitted, Ladder, Setting
 from forgelm.fit.need import NONE, Need, Speculation
-from forgelm.fit.published import published_shape
 from forgelm.fit.shapes import Shape
-from forgelm.llama.gguf import read_header
-from forgelm.llama.repack import installed_repacked_types
 
 GIB = 2**30
 
@@ -62,16 +57,6 @@ class Verdict(msgspec.Struct, frozen=True):
     def host_tier(self) -> int:
         """Bytes of RAM for saved prefixes and checkpoints, of what is left."""
         return host_tier_bytes(self.profile.cache, self.budget.host.free - self.need.host)
-
-
-def model_shape(profile: Profile, path: Path) -> Shape:
-    """From the file at `path`, or from what is published of it. Raises `ModelError` when neither tells."""
-    if path.is_file():
-        return shape_of(read_header(path), installed_repacked_types())
-    shape = published_shape(profile.model)
-    if shape is None:
-        raise ModelError(f"no model file at {path}, and the shape of {profile.model.file} isn't known without it")
-    return shape
 
 
 def judge(

@@ -8,7 +8,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from forgelm.errors import ModelError
-from forgelm.llama.gguf import Header, read_header
+from forgelm.gguf.header import Header
+from forgelm.llama.gguf import read_header
 
 ARCHITECTURES = ("qwen35", "qwen35moe")
 """Whose heads are known to work the way they are driven here: one layer of attention with keys and values of its own,

@@ -9,7 +9,8 @@ from forgelm.errors import ModelError
 from forgelm.fit.header import head_of, shape_of
 from forgelm.fit.published import published_shape
 from forgelm.fit.shapes import Shape
-from forgelm.llama.gguf import Header, Tensor, read_header
+from forgelm.gguf.header import Header, Tensor
+from forgelm.llama.gguf import read_header
 from tests.fit import sparse
 from tests.fit.shapes import MIB, shipped
 

@@ -11,8 +11,9 @@ from forgelm.errors import MachineError, ModelError
 from forgelm.fit import need
 from forgelm.fit.budget import Budget
 from forgelm.fit.ladder import Ladder, Setting
+from forgelm.fit.local import model_shape
 from forgelm.fit.shapes import Shape
-from forgelm.fit.verdict import Verdict, Ways, judge, model_shape
+from forgelm.fit.verdict import Verdict, Ways, judge
 from tests.fit.shapes import DENSE, GIB, QWEN_4B, QWEN_9B, budget, shipped
 
 

@@ -6,8 +6,9 @@ import gguf
 import pytest
 
 from forgelm.errors import ModelError
-from forgelm.llama.gguf import Header, read_header
-from forgelm.llama.repack import is_copied, repacked_types
+from forgelm.gguf.header import Header
+from forgelm.gguf.repack import is_copied, repacked_types
+from forgelm.llama.gguf import read_header
 from tests.fit import sparse
 
 
