@@ -332,6 +332,10 @@ class Chat(Section, frozen=True):
     """Passed to the template as `enable_thinking` unless the request says otherwise."""
     tool_format: ToolFormat = "auto"
     """How the model calls tools; "auto" goes by its template."""
+    system: str = ""
+    """A system message for chats that bring none; "" adds none."""
+    template: str = ""
+    """ "" is the file's own template, "chatml" the commonest format, anything else the path of a `.jinja` file."""
 
 
 class Preset(Section, frozen=True):
