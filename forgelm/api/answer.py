@@ -11,10 +11,10 @@ from contextlib import suppress
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from forgelm import log
-from forgelm.api.errors import envelope, headers
 from forgelm.api.generate import Generation, Said
 from forgelm.api.sse import PING, Writer
 from forgelm.errors import InternalError, RequestError
+from forgelm.ipc.envelope import envelope, headers
 from forgelm.llama.vocab import Vocabulary
 
 _STREAM_HEADERS = [

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forgelm.api.errors import decode_problem
 from forgelm.api.requests import (
     CHAT_ONLY,
     TEXT_ONLY,
@@ -17,6 +16,7 @@ from forgelm.api.requests import (
 )
 from forgelm.config import MAX_DEPTH
 from forgelm.errors import InvalidRequest, UnsupportedParameter
+from forgelm.ipc.envelope import decode_problem
 from forgelm.ipc.messages import Drafting
 
 MAX_STOPS = 16

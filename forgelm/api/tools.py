@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from forgelm.api.errors import mistyped
 from forgelm.api.requests import ChatRequest, FunctionDefinition
 from forgelm.errors import InvalidRequest, UnsupportedParameter
+from forgelm.ipc.envelope import mistyped
 from forgelm.text.structured import embed_schema
 from forgelm.text.toolcalls.tools import AUTO, REQUIRED, Tool, ToolUse
 

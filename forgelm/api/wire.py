@@ -159,17 +159,6 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
-class ErrorBody(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorEnvelope(msgspec.Struct):
-    error: ErrorBody
-
-
 def usage(
     prompt: int,
     completion: int,
