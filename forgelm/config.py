@@ -23,6 +23,7 @@ FlashAttention = Literal["auto", "on", "off"]
 OmpWait = Literal["auto", "active", "passive"]
 TopK = Literal["auto", "on", "off"]
 Waiting = Literal["keep", "refuse"]
+Pooling = Literal["auto", "mean", "cls", "last"]
 SpeculationWord = Literal["auto", "off"]
 Drafter = Literal["auto", "ngram", "draft", "mtp"]
 ToolFormat = Literal["auto", "qwen35", "hermes", "llama3", "mistral", "generic"]
@@ -74,8 +75,7 @@ class ModelSource(Section, frozen=True):
     license: str = ""
 
     def path(self) -> Path:
-        """Where the file is, or would be, on this machine. Repositories have files of the same name: each has a folder.
-        """
+        """Where the file is, or would be, on this machine. Repositories have files of the same name: each has a folder."""
         return paths.models_dir() / self.repo / self.file
 
 
@@ -280,6 +280,32 @@ class Limits(Section, frozen=True):
     """Silence on a stream before a comment line keeps proxies from closing it."""
 
 
+class Side(Section, frozen=True):
+    """A model that runs beside the chat model, in a process of its own: it starts with the first request for it."""
+
+    model: str = ""
+    """Path of the GGUF, or a name that the registry knows. Empty: none."""
+    context: NonNegative = 0
+    """The most tokens of one text, never more than the model was trained for; 0 is that, up to 8192, and fewer where
+    llama.cpp would take gigabytes for so many at once."""
+    parallel: Parallel = 8
+    """The most texts computed at once."""
+    threads: NonNegative = 0
+    """CPU threads; 0 is half the usable cores, at least 1."""
+    device: Literal["auto", "cpu"] = "auto"
+    """"auto" is a GPU with room for it, if there is one."""
+
+
+class Embedding(Side, frozen=True):
+    """The model that turns texts into vectors."""
+
+    pooling: Pooling = "auto"
+    """How the vectors of a text's tokens become one. "auto" is what the file says; one that says nothing is refused."""
+    matryoshka: bool = False
+    """The model was trained so that the first dimensions of a vector stand for themselves, and requests may ask for so
+    many. Needs to be said only of architectures that aren't known for it."""
+
+
 class Server(Section, frozen=True):
     """Where the API listens."""
 
@@ -360,6 +386,8 @@ class Profile(Section, frozen=True):
     sampling: Sampling = Sampling()
     chat: Chat = Chat()
     speculation: SpeculationWord | Speculation = "auto"
+    embedding: Embedding = Embedding()
+    rerank: Side = Side()
     presets: dict[PresetName, Preset] = {}
 
     def __post_init__(self) -> None:
