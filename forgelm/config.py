@@ -75,7 +75,7 @@ class ModelSource(Section, frozen=True):
     license: str = ""
 
     def path(self) -> Path:
-        """Where the file is, or would be, on this machine. Repositories have files of the same name: each has a folder."""
+        """Where the file is, or would be, here. Repositories have files of the same name: each has a folder."""
         return paths.models_dir() / self.repo / self.file
 
 
