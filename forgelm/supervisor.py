@@ -1,5 +1,6 @@
-"""The engine process's life: start, load, serve, restart, stop. Runs in the API process, on its event loop.
+"""A child process's life: start, load, serve, restart, stop. Runs in the API process, on its event loop.
 
+What is the same for every child that computes is the `Keeper`'s; `Supervisor` keeps the engine.
 One task owns the child. Messages go straight to the listener; what the engine's state is, everybody asks here. A child
 is alive when it makes progress: with work outstanding and no step for longer than the step was predicted to take plus
 a margin, it is killed and started again, with growing pauses, until it crashes so often that trying on is pointless.
@@ -10,10 +11,11 @@ import os
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,10 +26,10 @@ from forgelm.ipc.messages import (
     Fatal,
     FromEngine,
     Loading,
+    Message,
     ModelFacts,
     Ready,
     Step,
-    ToEngine,
     Working,
     decode_from_engine,
 )
@@ -47,6 +49,10 @@ KILL_SECONDS = 2.0
 class Phase(Enum):
     """Where the engine is in its life."""
 
+    DOWNLOADING = "downloading"
+    """There is none yet: its model is being fetched."""
+    UNLOADED = "unloaded"
+    """There is none until somebody asks something."""
     LOADING = "loading"
     READY = "ready"
     RESTARTING = "restarting"
@@ -67,18 +73,22 @@ class Status(msgspec.Struct, frozen=True):
     """Of the loaded model, while ready."""
 
 
-class Listener(Protocol):
+class Owner(Protocol):
+    """Whoever has requests in a child."""
+
+    def on_down(self, reason: str) -> None:
+        """The child is gone; nothing more will come for any open request."""
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Whether the child owes anybody anything."""
+
+
+class Listener(Owner, Protocol):
     """Whoever has requests in the engine."""
 
     def on_step(self, step: Step) -> None:
         """A step's results."""
-
-    def on_down(self, reason: str) -> None:
-        """The engine is gone; nothing more will come for any open request."""
-
-    @property
-    def has_open_requests(self) -> bool:
-        """Whether the engine owes anybody anything."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -91,19 +101,32 @@ class Command(msgspec.Struct, frozen=True):
     """Laid over this process's own."""
 
 
-class Supervisor:
-    """Starts and restarts one engine process and passes messages both ways."""
+OwnerT = TypeVar("OwnerT", bound=Owner)
+
+
+class Keeper(ABC, Generic[OwnerT]):
+    """Starts and restarts one child process and passes messages both ways; which messages, each kind says."""
+
+    name = "engine"
+    """What the child is called in errors and in the log."""
 
     def __init__(
-        self, command: Command, listener: Listener, hang_seconds: float, flush_seconds: float = 0.0
+        self,
+        command: Command,
+        listener: OwnerT,
+        hang_seconds: float,
+        flush_seconds: float = 0.0,
+        *,
+        restarts: int = 0,
     ) -> None:
-        """`flush_seconds` is what an engine may take to write things down after its last request."""
+        """`flush_seconds` is what a child may take to write things down after its last request; `restarts` were counted
+        before."""
         self._flush_seconds = flush_seconds
         self._command = command
         self._listener = listener
         self._hang_seconds = hang_seconds
         self._log = log.get("supervisor")
-        self.status = Status(Phase.LOADING)
+        self.status = Status(Phase.LOADING, restarts=restarts)
         self.on_status: Callable[[], None] = lambda: None
         """Called after every change of `status`."""
         self.pid = 0
@@ -119,23 +142,23 @@ class Supervisor:
 
     # --- what others ask ---
 
-    def send(self, message: ToEngine) -> None:
-        """Write a message to the engine; dropped when there is none, since `on_down` has told its requests so."""
+    def send(self, message: Message) -> None:
+        """Write a message to the child; dropped when there is none, since `on_down` has told its requests so."""
         if self._link is None:
             return
         if not self._listener.has_open_requests:
-            # The engine was silent because nobody asked anything of it.
+            # The child was silent because nobody asked anything of it.
             self._progress(self._hang_seconds)
         self._link.write(frame(message))
 
     async def run(self) -> None:
-        """Keep an engine running until `stop`, or until it has failed for good."""
+        """Keep a child running until `stop`, or until it has failed for good."""
         try:
             await self._live()
         except Exception as error:  # noqa: BLE001
             # A bug here must not leave a server that says "loading" for ever.
             self._log.exception("the supervisor failed")
-            self._set(Status(Phase.FAILED, reason=f"the supervisor failed: {error!r}"))
+            self._set(Status(Phase.FAILED, reason=f"the supervisor failed: {error!r}", restarts=self.status.restarts))
             self._listener.on_down(self.status.reason)
 
     async def _live(self) -> None:
@@ -143,14 +166,14 @@ class Supervisor:
             try:
                 reason = await self._one_life()
             except OSError as error:
-                reason = f"the engine process can't be started: {error.strerror}"
+                reason = f"the {self.name} process can't be started: {error.strerror}"
             self._listener.on_down(reason)
             if self._stopping.is_set() or self.status.phase is Phase.FAILED:
                 break
             await self._pause(reason)
 
     async def stop(self, drain_seconds: float) -> None:
-        """Let a ready engine finish what it has for up to `drain_seconds`, then end it; one that loads is ended now."""
+        """Let a ready child finish what it has for up to `drain_seconds`, then end it; one that loads is ended now."""
         self._stopping.set()
         link = self._link
         if link is not None:
@@ -160,7 +183,7 @@ class Supervisor:
                 owes = self._listener.has_open_requests
                 await _happens(link.closed, (drain_seconds if owes else KILL_SECONDS) + self._flush_seconds)
             link.close()
-        self._set(Status(Phase.STOPPED))
+        self._set(Status(Phase.STOPPED, restarts=self.status.restarts))
 
     # --- one child ---
 
@@ -168,7 +191,7 @@ class Supervisor:
         """Start a child and stay with it to its end; returns why it ended."""
         process, ours = await self._spawn()
         self.pid = process.pid
-        link = self._link = _Link(self._on_message)
+        link = self._link = _Link(self.name, self._receive)
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
             if self._stopping.is_set():
@@ -242,34 +265,38 @@ class Supervisor:
             process.kill()
             await process.wait()
         if killed:
-            return f"the engine made no progress for {self._allowed_silence:.0f} s and was killed"
+            return f"the {self.name} made no progress for {self._allowed_silence:.0f} s and was killed"
         code = process.returncode or 0
-        return f"the engine was killed by signal {-code}" if code < 0 else f"the engine exited with code {code}"
+        return f"the {self.name} " + (f"was killed by signal {-code}" if code < 0 else f"exited with code {code}")
 
     # --- messages ---
 
-    def _on_message(self, message: FromEngine) -> None:
+    @abstractmethod
+    def _receive(self, body: bytes) -> None:
+        """Decode a message and act on it. Raises `msgspec.DecodeError`."""
+
+    def _on_common(self, message: Working | Loading | Fatal) -> None:
+        """Act on what every kind of child says."""
         match message:
-            case Step():
-                self._progress(self._hang_seconds)
-                self._listener.on_step(message)
             case Working(seconds):
                 self._progress(self._hang_seconds + PREDICTION_MARGIN * seconds)
             case Loading(fraction):
                 self._progress(LOAD_SILENCE_SECONDS)
                 self._set(Status(Phase.LOADING, 100 * fraction, self.status.reason, self.status.restarts))
-            case Ready(facts):
-                self._progress(self._hang_seconds)
-                self.was_ready = True
-                self._ready_since = time.monotonic()
-                self._set(Status(Phase.READY, 100.0, restarts=self.status.restarts, facts=facts))
-                self._log.info("engine ready", model=facts.description, seconds=round(facts.load_seconds, 2))
             case Fatal(reason, loading):
                 assert self._link is not None
                 self._link.reason = reason
                 if loading and not self.was_ready:
                     # Trying again would fail the same way. A file that did load once may load again: memory comes back.
                     self._set(Status(Phase.FAILED, reason=reason, restarts=self.status.restarts))
+
+    def _on_ready(self, description: str, load_seconds: float, facts: ModelFacts | None = None) -> None:
+        """The child takes requests."""
+        self._progress(self._hang_seconds)
+        self.was_ready = True
+        self._ready_since = time.monotonic()
+        self._set(Status(Phase.READY, 100.0, restarts=self.status.restarts, facts=facts))
+        self._log.info(f"{self.name} ready", model=description, seconds=round(load_seconds, 2))
 
     def _progress(self, allowed_silence: float) -> None:
         self._last_progress = time.monotonic()
@@ -283,17 +310,34 @@ class Supervisor:
         restarts = self.status.restarts + 1
         if self._crashes >= CRASH_LIMIT:
             self._set(Status(Phase.FAILED, reason=f"{reason}; {self._crashes} times in a row", restarts=restarts))
-            self._log.error("engine failed for good", reason=reason, crashes=self._crashes)
+            self._log.error(f"{self.name} failed for good", reason=reason, crashes=self._crashes)
             self._stopping.set()
             return
         seconds = BACKOFF_SECONDS[min(self._crashes, len(BACKOFF_SECONDS)) - 1]
         self._set(Status(Phase.RESTARTING, reason=reason, restarts=restarts))
-        self._log.warning("engine down, restarting", reason=reason, pause=seconds)
+        self._log.warning(f"{self.name} down, restarting", reason=reason, pause=seconds)
         await _happens(self._stopping, seconds)
 
     def _set(self, status: Status) -> None:
         self.status = status
         self.on_status()
+
+
+class Supervisor(Keeper[Listener]):
+    """Keeps the engine process."""
+
+    def _receive(self, body: bytes) -> None:
+        self._on_message(decode_from_engine(body))
+
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case Step():
+                self._progress(self._hang_seconds)
+                self._listener.on_step(message)
+            case Ready(facts):
+                self._on_ready(facts.description, facts.load_seconds, facts)
+            case _:
+                self._on_common(message)
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
@@ -307,13 +351,14 @@ async def _happens(event: asyncio.Event, seconds: float) -> bool:
 class _Link(asyncio.Protocol):
     """The API's end of the socket: bytes to messages, without a task or an await per message."""
 
-    def __init__(self, receive: "_Receiver") -> None:
+    def __init__(self, name: str, receive: Callable[[bytes], None]) -> None:
+        self._name = name
         self._receive = receive
         self._buffer = FrameBuffer()
         self._transport: asyncio.Transport | None = None
         self.closed = asyncio.Event()
         self.reason = ""
-        """The engine's own words for why it ended."""
+        """The child's own words for why it ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do what asyncio.Transport says without being one.
@@ -322,25 +367,21 @@ class _Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for body in self._buffer.feed(data):
-                self._receive(decode_from_engine(body))
+                self._receive(body)
         except (FrameError, msgspec.DecodeError) as error:
-            self.reason = f"the engine sent nonsense: {error}"
+            self.reason = f"the {self._name} sent nonsense: {error}"
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set()
 
     def write(self, data: bytes) -> None:
-        """Send without waiting; the engine drains its inbox at each step."""
+        """Send without waiting; the child drains its inbox at each step."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close the socket, which tells the engine to end."""
+        """Close the socket, which tells the child to end."""
         if self._transport is not None:
             self._transport.close()
         self.closed.set()
-
-
-class _Receiver(Protocol):
-    def __call__(self, message: FromEngine, /) -> None: ...
