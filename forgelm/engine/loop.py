@@ -1,83 +1,24 @@
 """The engine's one thread: take in messages, plan, run, apply, send one `Step`. Blocks only when there is no work."""
 
-import select
-import socket
 import time
-
-import msgspec
 
 from forgelm import log
 from forgelm.engine.backend import Backend
+from forgelm.engine.channel import Channel
 from forgelm.engine.plan import NO_DRAFTS
 from forgelm.engine.scheduler import Scheduler
-from forgelm.ipc.framing import FrameBuffer, FrameError, frame
-from forgelm.ipc.messages import (
-    Abort,
-    Drain,
-    FromEngine,
-    Generate,
-    Step,
-    ToEngine,
-    Working,
-    decode_to_engine,
-)
+from forgelm.ipc.messages import Abort, Drain, Generate, Step, ToEngine, Working
 
 ANNOUNCE_SECONDS = 1.0
 """Steps predicted to take longer are announced, so that the watchdog waits for them."""
 IDLE_SECONDS = 1.0
 """How often an engine without requests looks whether something is to be written to disk."""
-_READ = 1 << 20
-
-
-class PeerGone(Exception):
-    """The API process closed the socket: there is nobody to work for."""
-
-
-class Channel:
-    """The engine's end of the socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._buffer = FrameBuffer()
-
-    def send(self, message: FromEngine) -> None:
-        """Send one message. Raises `PeerGone`."""
-        try:
-            self._socket.sendall(frame(message))
-        except OSError:
-            raise PeerGone from None
-
-    def receive(self, patience: float | None = 0.0) -> list[ToEngine]:
-        """All messages that have arrived; waits up to `patience` seconds (None: for ever) for the first.
-
-        Raises `PeerGone` or `FrameError`.
-        """
-        messages: list[ToEngine] = []
-        if patience != 0.0:
-            select.select([self._socket], [], [], patience)
-        while True:
-            try:
-                data = self._socket.recv(_READ, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return messages
-            except OSError:
-                raise PeerGone from None
-            if not data:
-                raise PeerGone
-            messages += [_decode(body) for body in self._buffer.feed(data)]
-
-
-def _decode(body: bytes) -> ToEngine:
-    try:
-        return decode_to_engine(body)
-    except msgspec.DecodeError as error:
-        raise FrameError(f"a message that isn't ours: {error}") from None
 
 
 class Loop:
     """Runs until drained or until the peer is gone."""
 
-    def __init__(self, channel: Channel, scheduler: Scheduler, backend: Backend) -> None:
+    def __init__(self, channel: Channel[ToEngine], scheduler: Scheduler, backend: Backend) -> None:
         self._channel = channel
         self._scheduler = scheduler
         self._backend = backend

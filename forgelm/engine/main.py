@@ -4,9 +4,7 @@ FD is the inherited end of a socket pair, CONFIG an `EngineConfig` as JSON. Exit
 gone, 1 after a `Fatal`.
 """
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
@@ -18,11 +16,13 @@ from forgelm import log
 from forgelm.config import EngineConfig
 from forgelm.engine.backend import Backend
 from forgelm.engine.cellcost import CellCost
+from forgelm.engine.channel import Channel, PeerGone
+from forgelm.engine.child import Reporter, begin
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.fake import FakeBackend, FakeSettings
 from forgelm.engine.fingerprint import model_fingerprint
 from forgelm.engine.guessing import Guessing
-from forgelm.engine.loop import Channel, Loop, PeerGone
+from forgelm.engine.loop import Loop
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.plan import Matcher
@@ -32,32 +32,23 @@ from forgelm.engine.scheduler import BackendBroken, Scheduler
 from forgelm.engine.speculation import Speculator
 from forgelm.errors import ForgeError
 from forgelm.ipc.framing import FrameError
-from forgelm.ipc.messages import Constraint, Fatal, Loading, ModelFacts, Ready
+from forgelm.ipc.messages import Constraint, Fatal, ModelFacts, Ready, ToEngine, decode_to_engine
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Load, serve, exit."""
-    # Ctrl-C reaches the whole terminal group, systemd's SIGTERM the whole unit; when to stop is the parent's decision.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    begin()
     _schedule_normally()
     config = msgspec.json.decode(arguments[1], type=EngineConfig)
     log.configure(config.log_level, json=config.log_json, process="engine")
     with socket.socket(fileno=int(arguments[0])) as connection:
         try:
-            return _serve(Channel(connection), config)
+            return _serve(Channel(connection, decode_to_engine), config)
         except PeerGone:
             log.get("engine").debug("the API process is gone")
             return 0
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies: a step that hangs never reads the closed socket."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _schedule_normally() -> None:
@@ -66,7 +57,7 @@ def _schedule_normally() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _serve(channel: Channel, config: EngineConfig) -> int:
+def _serve(channel: Channel[ToEngine], config: EngineConfig) -> int:
     try:
         backend = _make_backend(channel, config)
     except ForgeError as error:
@@ -147,7 +138,7 @@ def make_scheduler(
     )
 
 
-def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
+def _make_backend(channel: Channel[ToEngine], config: EngineConfig) -> Backend:
     fake = os.environ.get(FAKE_VARIABLE)
     if fake is not None:
         settings = msgspec.json.decode(fake or "{}", type=FakeSettings)
@@ -157,7 +148,7 @@ def _make_backend(channel: Channel, config: EngineConfig) -> Backend:
     # Imported here: the fake needs no llama.cpp, and its import is most of the process's start.
     from forgelm.engine.llama_backend import LlamaBackend
 
-    model, reporter = Path(config.model), _Reporter(channel)
+    model, reporter = Path(config.model), Reporter(channel.send)
     disk = open_disk(config) if config.cache.prefix_cache and config.cache.disk_tier else None
     return LlamaBackend(
         model, config.engine, config.threads, reporter, cache=config.cache, disk=disk, drafting=config.drafting
@@ -171,25 +162,6 @@ def open_disk(config: EngineConfig) -> DiskTier:
     build, engine = build_info(), config.engine
     parts = (model_fingerprint(Path(config.model)), engine.kv_type, engine.flash_attention, build.version, build.commit)
     return DiskTier(Path(config.disk_directory), " ".join(parts), config.cache.disk_bytes)
-
-
-class _Reporter:
-    """Sends `Loading` when progress moved by a percent, not at each of llama.cpp's hundreds of calls."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._sent = -1.0
-
-    def __call__(self, fraction: float) -> bool:
-        """False once nobody listens. An exception can't cross llama.cpp's frames."""
-        if fraction - self._sent < 0.01 and fraction < 1.0:
-            return True
-        self._sent = fraction
-        try:
-            self._channel.send(Loading(fraction))
-        except PeerGone:
-            return False
-        return True
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from forgelm.engine.loop import Channel
+from forgelm.engine.channel import Channel
 from forgelm.ipc.framing import HEADER, MAX_FRAME, FrameBuffer, frame
-from forgelm.ipc.messages import FromEngine, Step, decode_from_engine
+from forgelm.ipc.messages import FromEngine, Step, ToEngine, decode_from_engine, decode_to_engine
 
 PATIENCE = 10.0
 
@@ -34,10 +34,10 @@ class Peer:
         self._inbox: list[FromEngine] = []
         self._thread = threading.Thread(target=lambda: None)
 
-    def start(self, run: Callable[[Channel], object]) -> None:
+    def start(self, run: Callable[[Channel[ToEngine]], object]) -> None:
         def body() -> None:
             try:
-                self.result = run(Channel(self.theirs))
+                self.result = run(Channel(self.theirs, decode_to_engine))
             except Exception as error:  # noqa: BLE001
                 self.result = error
 

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from forgelm.engine.channel import Channel, PeerGone
 from forgelm.engine.fake import FakeBackend, FakeSettings
-from forgelm.engine.loop import Channel, Loop, PeerGone
+from forgelm.engine.loop import Loop
 from forgelm.engine.memory import Memory
 from forgelm.engine.pacing import Pacer
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.framing import FrameError, frame
-from forgelm.ipc.messages import Abort, Drain, Step, Working
+from forgelm.ipc.messages import Abort, Drain, Step, ToEngine, Working
 from tests.engine.harness import NO_CACHE, alone, generate
 from tests.engine.peer import GARBAGE, PATIENCE, Peer
 
@@ -41,7 +42,7 @@ class Gate:
 
 def serve(
     sleep: Callable[[float], None] = lambda _: None, *, row: float = 0.0, slots: int = 4
-) -> Callable[[Channel], None]:
+) -> Callable[[Channel[ToEngine]], None]:
     """A loop with everything it needs."""
     backend = FakeBackend(FakeSettings(step=0.001, row=row, context=CELLS, slots=slots), sleep=sleep)
     memory = Memory(Shape(CELLS), slots=slots, cache=NO_CACHE, costs=Costs(row or 0.001))

@@ -79,7 +79,7 @@ def test_a_broken_backend_is_told_to_the_parent(
 def test_the_process_exits_with_0_when_its_parent_is_gone(
     config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_main.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(engine_main, "begin", lambda: None)
     monkeypatch.setattr(log, "configure", lambda *_, **__: None)
     ours, theirs = socket.socketpair()
     ours.close()
