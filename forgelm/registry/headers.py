@@ -1,0 +1,58 @@
+"""The header of a model that is here, in one file or several, and whether all of it is here."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from forgelm.errors import ModelError
+from forgelm.gguf.header import Header
+from forgelm.gguf.parse import Parsed, read
+
+_SPLIT = "split."
+COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"
+"""Keys of a model in several files: how many there are, which one this is (from 0), tensors in all of them."""
+
+
+def read_model(parts: Sequence[Path]) -> Header:
+    """The header of the model in these files, in order. Raises `ModelError` when they aren't all of one model."""
+    read_parts = [_read_part(path) for path in parts]
+    headers = [parsed.header for parsed in read_parts]
+    if len(parts) == 1 and not _is_split(headers[0]):
+        return headers[0]
+    for number, (path, header) in enumerate(zip(parts, headers, strict=True)):
+        said = header.values.get(NUMBER), header.values.get(COUNT)
+        if said != (number, len(parts)):
+            raise ModelError(f"{path.name} calls itself part {_one_more(said[0])} of {said[1]}, by its name it isn't")
+    whole = merge(headers)
+    wanted = headers[0].values.get(TENSORS, len(whole.tensors))
+    if wanted != len(whole.tensors):
+        raise ModelError(f"{parts[0].name} and its other parts have {len(whole.tensors)} of {wanted} tensors")
+    return whole
+
+
+def merge(headers: Sequence[Header]) -> Header:
+    """One header of the parts' headers: what the first says, and the tensors of all."""
+    first = headers[0]
+    values = {key: value for key, value in first.values.items() if not key.startswith(_SPLIT)}
+    return Header(values, first.lengths, tuple(tensor for header in headers for tensor in header.tensors))
+
+
+def elements(header: Header) -> int:
+    """Weights in all tensors."""
+    return sum(math.prod(tensor.shape) for tensor in header.tensors)
+
+
+def _read_part(path: Path) -> Parsed:
+    parsed = read(path)
+    size = path.stat().st_size
+    if size < parsed.size:
+        raise ModelError(f"{path} was cut off: it has {size:,} of at least {parsed.size:,} bytes")
+    return parsed
+
+
+def _is_split(header: Header) -> bool:
+    return header.values.get(COUNT, 0) not in (0, 1)
+
+
+def _one_more(number: object) -> object:
+    return number + 1 if isinstance(number, int) else number
