@@ -25,7 +25,7 @@ from statistics import median
 from bench import machine
 from bench.load import Metrics
 from bench.servers import REPOSITORY, Settings, default_model
-from forgelm.commands.serve import engine_command
+from forgelm.commands.launching import engine_command
 from forgelm.config import Profile, load_profile
 from forgelm.ipc.framing import FrameBuffer, frame
 from forgelm.ipc.messages import Abort, Fatal, FromEngine, Generate, Ready, Sampling, Step, decode_from_engine

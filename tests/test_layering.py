@@ -18,6 +18,7 @@ LAYERS = (
     (
         "forgelm.text",
         "forgelm.supervisor",
+        "forgelm.sidecar",
         "forgelm.metrics",
         "forgelm.engine",
         "forgelm.starter",
@@ -25,7 +26,7 @@ LAYERS = (
         "forgelm.drafting",
         "forgelm.selection",
     ),
-    ("forgelm.ipc", "forgelm.llama", "forgelm.gguf", "forgelm.config", "forgelm.machine"),
+    ("forgelm.ipc", "forgelm.llama", "forgelm.gguf", "forgelm.config", "forgelm.machine", "forgelm.gpu"),
     ("forgelm.errors", "forgelm.log", "forgelm.paths", "forgelm.bootstrap", "forgelm"),
 )
 """From the top down. A module may import its own layer and the ones below."""

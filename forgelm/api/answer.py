@@ -6,6 +6,7 @@ path of a token.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
@@ -28,7 +29,11 @@ _STREAM_HEADERS = [
 class Answer:
     """Sends one request's result. The response starts when the request has been accepted by the engine's queue."""
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, generation: Generation, model: str, vocabulary: Vocabulary, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_end` is called once nothing of the model is needed any more."""
+        self._on_end = on_end
         self._generation = generation
         self._writer = Writer(generation, model, vocabulary)
 
@@ -43,6 +48,7 @@ class Answer:
             # No await may come before the abort: a cancelled task's further awaits are cancelled too.
             self._generation.abort()
             watcher.cancel()
+            self._on_end()
 
     async def _watch(self, receive: Receive) -> None:
         """Abort the request when its client leaves."""

@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
 
 from forgelm.api.auth import key_guard
 from forgelm.api.errors import exception_handler
 from forgelm.api.routes.health import health_routes
+from forgelm.api.routes.models import model_routes
 from forgelm.api.routes.openai import openai_routes
 from forgelm.api.service import Service
 
@@ -23,7 +25,7 @@ def make_app(
             yield
 
     return Litestar(
-        [*openai_routes(service), *health_routes(service)],
+        _routes(service),
         guards=[key_guard(api_keys)] if api_keys else [],
         exception_handlers={Exception: exception_handler(service.metrics)},
         request_max_body_size=service.profile.limits.body_bytes,
@@ -31,3 +33,13 @@ def make_app(
         logging_config=None,
         openapi_config=None,
     )
+
+
+def _routes(service: Service) -> list[HTTPRouteHandler]:
+    routes = [*openai_routes(service), *model_routes(service), *health_routes(service)]
+    if service.registry is not None:
+        # Its HTTP client library costs a server without a registry nothing.
+        from forgelm.api.routes.registry import registry_routes
+
+        routes += registry_routes(service)
+    return routes

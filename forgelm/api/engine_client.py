@@ -100,6 +100,12 @@ class EngineClient:
         for ticket in set(self._open.values()):
             self._fail(ticket, reason)
 
+    def end_waiting(self, reason: str) -> None:
+        """End every request that hasn't begun with an error."""
+        for ticket in set(self._open.values()):
+            if not ticket.started:
+                self._fail(ticket, reason)
+
     def _fail(self, ticket: Ticket, reason: str) -> None:
         self._send_aborts(ticket)
         self._end_boxes(ticket, "error", reason)

@@ -18,7 +18,7 @@ from forgelm.api.texts import TextPrompts
 from forgelm.api.thoughts import Thinker
 from forgelm.api.tools import tool_use
 from forgelm.config import Profile, SamplingDefaults
-from forgelm.errors import InvalidRequest, ModelError, ModelNotFound, UnsupportedParameter
+from forgelm.errors import InvalidRequest, ModelError, UnsupportedParameter
 from forgelm.ipc.messages import Budget, Constraint
 from forgelm.llama.vocab import Vocabulary
 from forgelm.text.conversation import Conversation
@@ -203,9 +203,6 @@ class Preparer:
     # --- pieces ---
 
     def _check_common(self, request: GenerationRequest) -> None:
-        served = (self._profile.model.id, self._profile.name)
-        if request.model and request.model not in served:
-            raise ModelNotFound(f"this server serves {served[0]!r}, not {request.model[:80]!r}", param="model")
         fields.refuse_unsupported(request)
 
     def _room(self, request: GenerationRequest, asked: int | None, context: int) -> Room:

@@ -5,16 +5,15 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from forgelm.api.app import make_app
+from forgelm.api.served import Launch, Launcher, Served, Target
 from forgelm.api.service import DRAIN_SECONDS, Service
-from forgelm.config import Profile
 from forgelm.errors import EngineError
-from forgelm.supervisor import Command, Phase
+from forgelm.sidecar import Sidecar
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -72,22 +71,23 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ApiServer:
-    """One served profile, from the first socket to the last request."""
+    """One server, from the first socket to the last request."""
 
     def __init__(
         self,
-        profile: Profile,
-        model: Path,
-        command: Command,
+        first: Launch | Target,
+        launcher: Launcher,
+        sidecar: Sidecar | None = None,
         *,
         api_keys: tuple[str, ...] = (),
         on_ready: Callable[[Service], None] = lambda _: None,
         on_first_answer: Callable[[], None] | None = None,
     ) -> None:
-        """Open the model's text side. Raises `ModelError`."""
+        """See `Service`; `on_ready` is told of the first model. Raises `ModelError`."""
         self._failure = ""
         self._on_ready = on_ready
-        self._service = Service(profile, model, command)
+        self._service = Service(first, launcher, sidecar)
+        self._service.on_ready = self._announce
         self._service.client.on_first_answer = on_first_answer
         app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)
         self._announced = False
@@ -109,7 +109,6 @@ class ApiServer:
 
     def run(self, listener: socket.socket) -> None:
         """Serve until a signal. Raises `EngineError` when the engine could not be started at all."""
-        self._service.supervisor.on_status = self._watch
         _never_preempt()
         try:
             self._server.run(sockets=[listener])
@@ -127,8 +126,8 @@ class ApiServer:
         """What it serves."""
         return self._service
 
-    def _watch(self) -> None:
-        if self._service.supervisor.status.phase is Phase.READY and not self._announced:
+    def _announce(self, _: Served) -> None:
+        if not self._announced:
             self._announced = True
             self._on_ready(self._service)
 

@@ -1,75 +1,153 @@
-"""What the routes share: one model's text side, its engine, and the metrics. Built once, closed once."""
+"""What the routes share: the model that is served and how it changes, the engine's client, the registry, the metrics.
+
+Built once, closed once.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forgelm.api.engine_client import EngineClient
-from forgelm.api.prepare import Preparer
-from forgelm.config import FLUSH_SECONDS, Profile
-from forgelm.llama.vocab import Vocabulary
+from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
+from forgelm.api.switching import Switcher
+from forgelm.config import Profile
+from forgelm.errors import ForgeError, Unavailable
+from forgelm.ipc.registry import Installed
 from forgelm.metrics import Metrics
-from forgelm.supervisor import Command, Phase, Supervisor
-from forgelm.text.template import ChatTemplate
+from forgelm.sidecar import Sidecar
+from forgelm.supervisor import Phase, Status
+
+if TYPE_CHECKING:
+    from forgelm.api.fetching import Fetching
+    from forgelm.api.registry_client import RegistryClient
 
 DRAIN_SECONDS = 10.0
 """How long running requests may go on after the server was told to stop."""
 
 
 class Service:
-    """One served model."""
+    """One server's inside."""
 
-    def __init__(self, profile: Profile, model: Path, command: Command) -> None:
-        """Open the vocabulary and compile the template. Raises `ModelError`."""
-        self.profile = profile
-        self.model_id = profile.model.id
-        self.created = int(model.stat().st_mtime) if model.exists() else 0
+    def __init__(self, first: Launch | Target, launcher: Launcher, sidecar: Sidecar | None = None) -> None:
+        """`first` is served first: a launch at once, a target as soon as the registry has fetched it.
+
+        Opens the text side of a launch. Raises `ModelError`.
+        """
+        target = first.target if isinstance(first, Launch) else first
+        self.profile: Profile = target.profile
+        """What the server itself is set up by: address, limits, policies."""
         self.metrics = Metrics()
-        self.vocabulary = Vocabulary.open(model)
-        template = self.vocabulary.chat_template()
-        compiled = None
-        if template is not None:
-            bos, eos = (self.vocabulary.text_of(token) for token in (self.vocabulary.bos, self.vocabulary.eos))
-            compiled = ChatTemplate(template, bos, eos)
-        self.preparer = Preparer(profile, self.vocabulary, compiled)
-        self.marked_pieces = self.vocabulary.showing(self.preparer.shown)
-        """What tokens stand for where an answer is taken apart."""
-        self.client = EngineClient(profile.limits, self.metrics)
-        flush_seconds = FLUSH_SECONDS if profile.cache.disk_tier else 0.0
-        self.supervisor = Supervisor(command, self.client, profile.limits.hang_seconds, flush_seconds)
-        self.client.attach(self.supervisor)
+        self.client = EngineClient(self.profile.limits, self.metrics)
+        self.registry = _client(sidecar) if sidecar else None
+        self.switcher = Switcher(launcher, self.client, self.profile, self._find, self._changed)
+        self._launcher = launcher
+        self._sidecar = sidecar
+        self._first = first
+        self._text = TextSide(first.profile, first.target.model) if isinstance(first, Launch) else None
+        self.fetching: Fetching | None = None
+        """The download that the first model waits for."""
+        self.on_ready: Callable[[Served], None] = lambda _: None
+        """Told of each model that takes requests."""
+        self._announced: Served | None = None
+
+    # --- what is served ---
 
     @property
-    def context(self) -> int:
-        """Tokens one request may hold: the engine's figure once it is known."""
-        facts = self.supervisor.status.facts
-        return facts.context if facts else self.profile.engine.context
+    def status(self) -> Status:
+        """Of the engine, or of what there is instead."""
+        if self.fetching is not None:
+            return Status(Phase.DOWNLOADING, self.fetching.percent, self.fetching.detail)
+        return self.switcher.status
 
     @property
-    def drafters(self) -> tuple[str, ...] | None:
-        """The running engine's ways of guessing ahead; None while none runs."""
-        facts = self.supervisor.status.facts
-        return facts.drafters if facts else None
+    def model_id(self) -> str:
+        """Of the model that is served, comes next, or would be loaded by the next request."""
+        target = self.switcher.target
+        return target.profile.model.id if target else self.profile.model.id
+
+    def require_begun(self) -> None:
+        """Raise `Unavailable` while the first model is on its way: that isn't waited for."""
+        status = self.status
+        if status.phase is Phase.DOWNLOADING:
+            raise Unavailable(f"the model is being downloaded ({status.percent:.0f} %)", retry_after=30)
+        if self.switcher.target is None and not self.switcher.failure:
+            raise Unavailable("the model is loading (0 %)", retry_after=2)
+
+    async def installed(self) -> tuple[Installed, ...]:
+        """Models on this machine; none while the registry doesn't answer."""
+        return await self.registry.models() if self.registry else ()
+
+    async def _find(self, name: str) -> Installed | None:
+        return await self.registry.find(name) if self.registry else None
+
+    def _changed(self) -> None:
+        current = self.switcher.current
+        if current is None or current.supervisor.status.phase is not Phase.READY or current is self._announced:
+            return
+        self._announced = current
+        self.on_ready(current)
+        if self.registry:
+            self.registry.tell_used(current.target.model)
+
+    # --- its life ---
 
     @asynccontextmanager
     async def running(self, on_unusable: Callable[[str], None]) -> AsyncIterator[None]:
-        """Run the engine for as long as the block. `on_unusable` is told when it could never be started."""
-        life = asyncio.create_task(self._live(on_unusable))
-        ticker = asyncio.create_task(self.client.tick())
+        """Run everything for as long as the block. `on_unusable` is told when the first model can't ever be served."""
+        life = [asyncio.create_task(each) for each in (self._begin(on_unusable), self.client.tick())]
+        rest = asyncio.create_task(self.switcher.rest())
+        sidecar = asyncio.create_task(self._sidecar.run()) if self._sidecar else None
         try:
             yield
         finally:
-            await self.supervisor.stop(DRAIN_SECONDS)
-            ticker.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticker
-            await life
-            self.vocabulary.close()
+            await _cancel(rest)
+            await self.switcher.stop(DRAIN_SECONDS)
+            await _cancel(*life)
+            if self.registry:
+                await self.registry.close()
+            if self._sidecar and sidecar:
+                await self._sidecar.stop()
+                await sidecar
 
-    async def _live(self, on_unusable: Callable[[str], None]) -> None:
-        await self.supervisor.run()
-        status = self.supervisor.status
-        # After a first success the API stays up and says what is wrong; before it there is nothing to serve.
-        if status.phase is Phase.FAILED and not self.supervisor.was_ready:
+    async def _begin(self, on_unusable: Callable[[str], None]) -> None:
+        """Serve the first model; afterwards the API stays up and says what is wrong."""
+        try:
+            first = self._first if isinstance(self._first, Launch) else await self._fetched(self._first)
+        except ForgeError as error:
+            on_unusable(str(error))
+            return
+        text = self._text
+        if text is None:
+            text = await asyncio.to_thread(TextSide, first.profile, first.target.model)
+        served = self.switcher.put(first, text)
+        await served.lived()
+        status = served.supervisor.status
+        if status.phase is Phase.FAILED and not served.supervisor.was_ready:
             on_unusable(status.reason)
+
+    async def _fetched(self, target: Target) -> Launch:
+        assert self.registry is not None, "nobody else can fetch it"
+        from forgelm.api.fetching import Fetching
+
+        self.fetching = Fetching(target.profile, self.registry)
+        try:
+            path = await self.fetching.run()
+        finally:
+            self.fetching = None
+        return await asyncio.to_thread(self._launcher.launch, Target(target.profile, path, target.names))
+
+
+def _client(sidecar: Sidecar) -> "RegistryClient":
+    # The HTTP client library costs a server without a registry nothing.
+    from forgelm.api.registry_client import RegistryClient
+
+    return RegistryClient(sidecar)
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task

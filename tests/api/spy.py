@@ -15,8 +15,8 @@ class Spy:
     def __init__(self, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[Generate] = []
         self._tokens: dict[int, list[int]] = defaultdict(list)
-        self._send, self._on_step = live.service.supervisor.send, live.service.client.on_step
-        monkeypatch.setattr(live.service.supervisor, "send", self._sent)
+        self._send, self._on_step = live.supervisor.send, live.service.client.on_step
+        monkeypatch.setattr(live.supervisor, "send", self._sent)
         monkeypatch.setattr(live.service.client, "on_step", self._came)
 
     @property

@@ -258,7 +258,7 @@ def test_28_a_prompt_over_the_context(live: Live, stream: bool) -> None:
     error = refused(live.chat("word " * 9000, stream=stream))
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     assert "8192" in error["message"]
-    asked = live.service.vocabulary.tokenize("word " * 9000, add_special=False, parse_special=False)
+    asked = live.text.vocabulary.tokenize("word " * 9000, add_special=False, parse_special=False)
     counts = [int(word) for word in error["message"].split() if word.isdigit()]
     assert max(counts) >= len(asked)
 

@@ -23,7 +23,7 @@ def pieces(live: Live, count: int, choice: int) -> list[str]:
     history = list(PROMPT)
     for _ in range(count):
         history.append(fake_token(history, choice))
-    return [live.service.vocabulary.pieces[token].decode() for token in history[len(PROMPT) :]]
+    return [live.text.vocabulary.pieces[token].decode() for token in history[len(PROMPT) :]]
 
 
 def texts(live: Live, count: int, choices: int) -> list[str]:
@@ -145,7 +145,7 @@ def test_an_end_token_ends_its_choice_alone(live: Live, monkeypatch: pytest.Monk
     history = list(PROMPT)
     for _ in range(5):
         history.append(fake_token(history, 1))
-    monkeypatch.setattr(live.service.preparer, "_end_tokens", (history[-1],))
+    monkeypatch.setattr(live.text.preparer, "_end_tokens", (history[-1],))
     answer = complete(live, max_tokens=9, n=2)
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "stop"]
     assert answer["choices"][1]["text"] == "".join(pieces(live, 4, 1))

@@ -144,7 +144,7 @@ def test_text_that_json_must_escape(live: Live, monkeypatch: pytest.MonkeyPatch)
     """A delta's text is spliced between ready-made bytes: quotes, control characters and the splice's own marker
     must come through."""
     nasty = 'a"b\\c\n\x00text\x00</script>\u2028'
-    monkeypatch.setattr(live.service.vocabulary, "pieces", {t: nasty.encode() for t in expected.tokens(3)})
+    monkeypatch.setattr(live.text.vocabulary, "pieces", {t: nasty.encode() for t in expected.tokens(3)})
     assert live.stream_of(TEXT, TEXT_BODY).text == 3 * nasty
     assert live.post(TEXT, TEXT_BODY).json()["choices"][0]["text"] == 3 * nasty
 

@@ -15,7 +15,7 @@ IDS = list(expected.PROMPT)
 
 
 def spelled(live: Live, ids: list[int]) -> str:
-    return live.service.vocabulary.pieces_of(ids).decode()
+    return live.text.vocabulary.pieces_of(ids).decode()
 
 
 # --- echo --------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_token_ids_are_shown_as_their_text(live: Live) -> None:
 
 @pytest.mark.server
 def test_half_a_character_is_no_failure(live: Live) -> None:
-    ids = list(live.service.vocabulary.tokenize("🦀", add_special=False, parse_special=False))[:-1]
+    ids = list(live.text.vocabulary.tokenize("🦀", add_special=False, parse_special=False))[:-1]
     assert ids
     answer = live.post(TEXT, {"prompt": ids, "max_tokens": 1, "echo": True}).json()
     assert answer["choices"][0]["text"].startswith("\ufffd")

@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {"prompt": list(expected.PROMPT), "max_tokens": 10}
 def test_a_bug_inside_a_stream_is_said_in_the_stream(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """The status was out when it happened, so the connection was cut: clients can't tell that from a bad network."""
     first, *_ = expected.tokens(1)
-    monkeypatch.setattr(live.service.vocabulary, "pieces", {first: b"fine"})
+    monkeypatch.setattr(live.text.vocabulary, "pieces", {first: b"fine"})
     stream = live.stream_of(TEXT, BODY)
     assert stream.text == "fine"
     assert stream.error
@@ -30,7 +30,7 @@ def test_a_bug_inside_a_stream_is_said_in_the_stream(live: Live, monkeypatch: py
 
 
 def test_a_bug_before_a_whole_answer_is_a_500(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.service.vocabulary, "pieces", {})
+    monkeypatch.setattr(live.text.vocabulary, "pieces", {})
     answer = live.post(TEXT, BODY)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal_error"
@@ -41,7 +41,7 @@ def test_a_bug_in_preparing_is_a_500(live: Live, monkeypatch: pytest.MonkeyPatch
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(live.service.preparer, "completion", broken)
+    monkeypatch.setattr(live.text.preparer, "completion", broken)
     answer = live.post(TEXT, BODY)
     assert answer.status_code == 500
     assert "secret" not in answer.text
@@ -51,7 +51,7 @@ def test_a_long_prompt_is_prepared_off_the_loop(starter_path: Path, monkeypatch:
     """32k tokens take tens of milliseconds to decode, template and tokenize: streams must not wait for that. Here the
     preparation is held until a stream that ran before it has gone on for twenty chunks and ended."""
     with running(starter_path, fake={"context": 40_000, "step": 0.005}) as server, ThreadPoolExecutor() as pool:
-        prepare, threads, streamed = server.service.preparer.chat, [], threading.Event()
+        prepare, threads, streamed = server.text.preparer.chat, [], threading.Event()
 
         def held(body: bytes, context: int) -> Any:
             threads.append(threading.current_thread().name)
@@ -59,7 +59,7 @@ def test_a_long_prompt_is_prepared_off_the_loop(starter_path: Path, monkeypatch:
                 assert streamed.wait(20), "the stream stood still meanwhile"
             return prepare(body, context)
 
-        monkeypatch.setattr(server.service.preparer, "chat", held)
+        monkeypatch.setattr(server.text.preparer, "chat", held)
         with Raw(server.port) as stream:
             stream.chat(stream=True, max_tokens=300).read_until(b"data: ", 3)
             long = pool.submit(server.chat, "word " * 32_000, max_tokens=2)

@@ -56,7 +56,7 @@ def test_ready(live: Live) -> None:
 def test_loading(starter_path: Path) -> None:
     """Alive at once; ready when the model is; a percentage between."""
     with running(starter_path, fake={"load": 1.5}, wait=False) as server:
-        until(lambda: server.service.supervisor.pid, "the engine process is there")
+        until(lambda: server.service.switcher.current and server.supervisor.pid, "the engine process is there")
         assert server.http.get("/livez").status_code == 200
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/metrics").status_code == 200
@@ -65,7 +65,7 @@ def test_loading(starter_path: Path) -> None:
             503,
             {"state": "loading", "model": "smollm2-135m-instruct", "restarts": 0, "percent": 0.0},
         )
-        server.service.supervisor._on_message(Loading(0.4239))
+        server.supervisor._on_message(Loading(0.4239))
         assert readiness(server)[1]["percent"] == 42.4
         assert "loading (42 %)" in refused(server)["message"]
         until(lambda: readiness(server)[0] == 200, "ready")
@@ -75,7 +75,7 @@ def test_loading(starter_path: Path) -> None:
 def test_stopping_while_the_model_loads(starter_path: Path) -> None:
     """The engine reads no messages while it loads: waiting for it to drain took the whole drain time, for nothing."""
     with running(starter_path, fake={"load": 60}, wait=False) as server:
-        until(lambda: server.service.supervisor.pid, "the engine process is there")
+        until(lambda: server.service.switcher.current and server.supervisor.pid, "the engine process is there")
 
 
 def test_a_crash_restarts_the_engine(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +157,13 @@ def test_a_slow_load_is_not_a_healthy_life(starter_path: Path, monkeypatch: pyte
 def test_a_hung_engine_is_replaced(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.05,))
     with running(starter_path, fake={"hang_at": 5}, limits={"hang_seconds": 1.0}) as server:
-        first = server.service.supervisor.pid
+        first = server.supervisor.pid
         stream = server.stream(max_tokens=50)
         assert stream.error
         assert "no progress for 1 s" in stream.error["message"]
         assert 3 <= len(stream.events) <= 6, "the role, four tokens and the error"
         until(lambda: readiness(server)[0] == 200, "ready again")
-        assert server.service.supervisor.pid != first
+        assert server.supervisor.pid != first
         server.lives()
 
 
@@ -173,14 +173,14 @@ def test_a_long_step_that_was_announced_is_no_hang(starter_path: Path) -> None:
         # The smallest chunk, 16 rows, takes 2.4 s.
         answer = server.post(TEXT, {"prompt": [5000] * 16, "max_tokens": 2})
         assert answer.status_code == 200, answer.text
-        assert server.service.supervisor.status.restarts == 0
+        assert server.supervisor.status.restarts == 0
 
 
 def test_an_idle_engine_is_no_hang(starter_path: Path) -> None:
     with running(starter_path, limits={"hang_seconds": 0.2}) as server:
         time.sleep(1)
         server.lives()
-        assert server.service.supervisor.status.restarts == 0
+        assert server.supervisor.status.restarts == 0
 
 
 def test_a_process_that_stood_still_does_not_blame_the_engine(starter_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_process_that_stood_still_does_not_blame_the_engine(starter_path: Path
             until(lambda: server.gauges()[0] == 1, "it runs")
             server.on_loop(lambda: time.sleep(2.5))
             assert stream.result().error is None
-        assert server.service.supervisor.status.restarts == 0
+        assert server.supervisor.status.restarts == 0
 
 
 def test_an_engine_that_cant_be_started(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_an_engine_that_cant_be_started(starter_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.05,))
     with running(starter_path) as server:
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        os.kill(server.service.supervisor.pid, signal.SIGKILL)
+        os.kill(server.supervisor.pid, signal.SIGKILL)
         until(lambda: "can't be started" in readiness(server)[1].get("reason", ""), "the reason is shown")
         until(lambda: readiness(server)[1]["state"] == "failed", "given up")
 
@@ -209,6 +209,6 @@ def test_a_stopping_server_does_not_wait_for_the_pause(starter_path: Path, monke
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (50.0,))
     with running(starter_path, fake={"crash_at": 1}) as server:
         assert server.stream(max_tokens=5).error
-        until(lambda: server.service.supervisor.status.phase is Phase.RESTARTING, "the pause")
+        until(lambda: server.supervisor.status.phase is Phase.RESTARTING, "the pause")
         began = time.monotonic()
     assert time.monotonic() - began < 20

@@ -145,7 +145,7 @@ def test_tokens_held_back_for_a_stop_come_at_the_end(live: Live) -> None:
 
 @pytest.mark.server
 def test_an_end_token_is_not_reported(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.service.preparer, "_end_tokens", (expected.tokens(5)[4],))
+    monkeypatch.setattr(live.text.preparer, "_end_tokens", (expected.tokens(5)[4],))
     assert complete(live, max_tokens=20, logprobs=0)["logprobs"]["tokens"] == expected.pieces(live, 4)
 
 

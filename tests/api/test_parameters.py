@@ -24,14 +24,14 @@ def complete(live: Live, **fields: Any) -> dict[str, Any]:
 def sent(live: Live, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]) -> Generate:
     """What the engine is asked for a request."""
     seen: list[Generate] = []
-    send = live.service.supervisor.send
+    send = live.supervisor.send
 
     def spy(message: Any) -> None:
         if isinstance(message, Generate):
             seen.append(message)
         send(message)
 
-    monkeypatch.setattr(live.service.supervisor, "send", spy)
+    monkeypatch.setattr(live.supervisor, "send", spy)
     answer = live.post(path, body)
     assert answer.status_code == 200, answer.text
     (generate,) = seen
@@ -133,7 +133,7 @@ def test_a_stop_string_ends_the_work_and_counts_as_stop(live: Live) -> None:
 
 
 def test_an_end_token_ends_the_answer_unseen(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.service.preparer, "_end_tokens", (expected.tokens(5)[4],))
+    monkeypatch.setattr(live.text.preparer, "_end_tokens", (expected.tokens(5)[4],))
     answer = complete(live, max_tokens=20)
     assert answer["choices"][0]["text"] == expected.text(live, 4)
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -141,7 +141,7 @@ def test_an_end_token_ends_the_answer_unseen(live: Live, monkeypatch: pytest.Mon
 
 
 def test_ignore_eos_goes_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.service.preparer, "_end_tokens", (expected.tokens(5)[4],))
+    monkeypatch.setattr(live.text.preparer, "_end_tokens", (expected.tokens(5)[4],))
     answer = complete(live, max_tokens=9, ignore_eos=True)
     assert answer["usage"]["completion_tokens"] == 9
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -153,7 +153,7 @@ def test_stop_tokens_of_the_requests_own(live: Live, monkeypatch: pytest.MonkeyP
     for fields in ({}, {"ignore_eos": True}):
         choice = complete(live, max_tokens=20, stop_token_ids=[token, 7], **fields)["choices"][0]
         assert (choice["text"], choice["finish_reason"]) == (expected.text(live, 4), "stop")
-    ends = live.service.vocabulary.end_tokens()
+    ends = live.text.vocabulary.end_tokens()
     body = {"prompt": PROMPT, "max_tokens": 1, "stop_token_ids": [7, ends[0]]}
     assert sent(live, monkeypatch, TEXT, body).stop_tokens == (*ends, 7)
 
@@ -184,7 +184,7 @@ class ByteByByte:
 def test_3_characters_cut_between_tokens(live: Live, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     """Emoji and CJK came out as U+FFFD when a character's bytes lay in several tokens (case 3)."""
     text = "👩‍💻日本語🇨🇭é"
-    monkeypatch.setattr(live.service.vocabulary, "pieces", ByteByByte(text))
+    monkeypatch.setattr(live.text.vocabulary, "pieces", ByteByByte(text))
     body = {"prompt": PROMPT, "max_tokens": len(text.encode())}
     if stream:
         assert live.stream_of(TEXT, body).text == text
@@ -247,7 +247,7 @@ def test_45_names_that_are_not(live: Live, name: str) -> None:
 
 
 def test_a_prompt_is_text_a_list_of_one_or_token_ids(live: Live) -> None:
-    ids = list(live.service.vocabulary.tokenize("Hello world", add_special=True, parse_special=True))
+    ids = list(live.text.vocabulary.tokenize("Hello world", add_special=True, parse_special=True))
     answers = [live.post(TEXT, {"prompt": p, "max_tokens": 5}).json() for p in ("Hello world", ["Hello world"], ids)]
     assert len({answer["choices"][0]["text"] for answer in answers}) == 1
     assert {answer["usage"]["prompt_tokens"] for answer in answers} == {len(ids)}

@@ -51,7 +51,7 @@ def test_a_busy_stream_is_not_pinged(patient: Live) -> None:
 
 def test_a_stream_of_tokens_without_text_is_pinged(patient: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens came, so the stream was taken for busy; but its client got no byte."""
-    monkeypatch.setattr(patient.service.vocabulary, "pieces", dict.fromkeys(range(49152), b""))
+    monkeypatch.setattr(patient.text.vocabulary, "pieces", dict.fromkeys(range(49152), b""))
     stream = patient.stream_of(TEXT, {**BUSY, "max_tokens": 300})
     assert 1 <= stream.pings <= 10
     assert stream.text == ""

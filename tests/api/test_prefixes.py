@@ -39,7 +39,7 @@ def cached(answer: dict[str, Any]) -> int:
 
 def test_the_engine_is_told_where_messages_end(live: Live, spy: Spy) -> None:
     live.post(CHAT, {"messages": [SYSTEM, {"role": "user", "content": "Hi"}], "max_tokens": 1})
-    vocabulary = live.service.vocabulary
+    vocabulary = live.text.vocabulary
     starts = [index for index, token in enumerate(spy.prompt) if vocabulary.text_of(token) == "<|im_start|>"]
     assert list(spy.last.boundaries) == starts[1:]
     assert len(starts) == 3
@@ -69,7 +69,7 @@ def test_a_prompt_that_will_be_rendered_anew_is_logged(
         with running(qwen35_vocab_path) as server:
             spy = Spy(server, monkeypatch)
             server.chat("Hi", max_tokens=1)
-            names = [server.service.vocabulary.text_of(token) for token in spy.prompt]
+            names = [server.text.vocabulary.text_of(token) for token in spy.prompt]
     finally:
         log.configure(logging.getLevelName(level).lower(), json=True)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if '"api.prompts"' in line]
@@ -92,7 +92,7 @@ def test_a_turn_goes_on_where_the_answer_ended(live: Live, spy: Spy, stream: boo
     else:
         text = live.post(CHAT, body).json()["choices"][0]["message"]["content"]
     computed = spy.prompt + spy.drawn
-    assert live.service.vocabulary.tokenize(text, add_special=False, parse_special=True).tolist() != spy.drawn
+    assert live.text.vocabulary.tokenize(text, add_special=False, parse_special=True).tolist() != spy.drawn
     turns = [*body["messages"], {"role": "assistant", "content": text}, {"role": "user", "content": "Go on"}]
     answer = live.post(CHAT, {"messages": turns, "max_tokens": 1}).json()
     assert spy.prompt[: len(computed)] == computed
@@ -109,7 +109,7 @@ def test_a_text_goes_on_where_its_answer_ended(live: Live, spy: Spy) -> None:
 def test_with_the_switch_off_every_prompt_is_tokenized(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(starter_path, cache={"prefix_cache": False}) as server:
         spy = Spy(server, monkeypatch)
-        tokenize = server.service.vocabulary.tokenize
+        tokenize = server.text.vocabulary.tokenize
         text = server.post(TEXT, {"prompt": "Once upon a time", "max_tokens": 50}).json()["choices"][0]["text"]
         longer = "Once upon a time" + text
         assert cached(server.post(TEXT, {"prompt": longer, "max_tokens": 1}).json()) == 0

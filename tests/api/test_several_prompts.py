@@ -46,7 +46,7 @@ def test_each_is_answered_as_if_it_were_alone(live: Live) -> None:
 
 
 def test_texts_and_lists_of_ids_may_be_mixed(live: Live) -> None:
-    ids = list(live.service.vocabulary.tokenize("Hello world", add_special=True, parse_special=True))
+    ids = list(live.text.vocabulary.tokenize("Hello world", add_special=True, parse_special=True))
     first, second, third = (choice["text"] for choice in ask(live, ["Hello world", ids, "Good bye"])["choices"])
     assert first == second != third
     assert first == ask(live, "Hello world")["choices"][0]["text"]
@@ -58,7 +58,7 @@ def test_one_list_of_ids_in_a_list_is_one_prompt(live: Live) -> None:
 
 def test_each_has_n_answers_in_a_row(live: Live) -> None:
     choices = ask(live, PROMPTS[:2], n=2, echo=True)["choices"]
-    pieces = live.service.vocabulary.pieces
+    pieces = live.text.vocabulary.pieces
     begins = ["".join(pieces[token].decode() for token in prompt) for prompt in PROMPTS[:2] for _ in range(2)]
     assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
     for choice, begin in zip(choices, begins, strict=True):

@@ -37,7 +37,7 @@ def ask(live: Live, messages: list[dict[str, Any]], **fields: Any) -> dict[str, 
 
 
 def text_of(live: Live, spy: Spy) -> str:
-    return "".join(live.service.vocabulary.text_of(token) for token in spy.prompt)
+    return "".join(live.text.vocabulary.text_of(token) for token in spy.prompt)
 
 
 def truncated(answer: dict[str, Any]) -> Any:
@@ -110,11 +110,11 @@ def test_a_stream_tells_it_too(live: Live) -> None:
 
 def test_boundaries_are_those_of_what_is_left(live: Live, spy: Spy) -> None:
     ask(live, long_chat(), max_tokens=100, truncate="head")
-    names = {live.service.vocabulary.text_of(spy.prompt[boundary]) for boundary in spy.last.boundaries}
+    names = {live.text.vocabulary.text_of(spy.prompt[boundary]) for boundary in spy.last.boundaries}
     assert names == {"<|im_start|>"}
     assert (
         spy.prompt[spy.last.boundaries[-1] :]
-        == live.service.vocabulary.tokenize("<|im_start|>assistant\n", add_special=False, parse_special=True).tolist()
+        == live.text.vocabulary.tokenize("<|im_start|>assistant\n", add_special=False, parse_special=True).tolist()
     )
 
 
@@ -150,7 +150,7 @@ def test_room_for_the_answer() -> None:
 @pytest.mark.parametrize("policy", ["head", "middle"])
 def test_tokens_go_from_texts(live: Live, spy: Spy, policy: str, text: bool) -> None:
     written = " ".join(f"number {index}" for index in range(4000))
-    ids = live.service.vocabulary.tokenize(written, add_special=True, parse_special=True).tolist()
+    ids = live.text.vocabulary.tokenize(written, add_special=True, parse_special=True).tolist()
     body = {"prompt": written if text else ids, "max_tokens": 192, "truncate": policy}
     answer = live.post(TEXT, body).json()
     assert spy.prompt == (ids[-8000:] if policy == "head" else ids[:4000] + ids[-4000:])
@@ -159,7 +159,7 @@ def test_tokens_go_from_texts(live: Live, spy: Spy, policy: str, text: bool) -> 
 
 
 def test_a_bos_at_the_beginning_stays(live: Live, spy: Spy) -> None:
-    bos = live.service.vocabulary.bos
+    bos = live.text.vocabulary.bos
     live.post(TEXT, {"prompt": [bos, *[5000] * 9000], "max_tokens": 192, "truncate": "head"})
     assert spy.prompt == [bos, *[5000] * 7999]
 

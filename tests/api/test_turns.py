@@ -74,11 +74,11 @@ def test_a_turn_begins_with_the_last_prompt_and_its_answer(
         text = conversation.ask(question, **fields)
         prompt, drawn = conversation.spy.prompt, conversation.spy.drawn
         assert prompt[: len(computed)] == computed
-        ended = drawn[-1] in real.service.vocabulary.end_tokens()
+        ended = drawn[-1] in real.text.vocabulary.end_tokens()
         said = drawn[:-1] if ended else drawn
         # Bytes that are no text can't come back as the tokens they were.
         computed = prompt + drawn if "\ufffd" not in text else prompt
-        retokenized += real.service.vocabulary.tokenize(text, add_special=False, parse_special=True).tolist() != said
+        retokenized += real.text.vocabulary.tokenize(text, add_special=False, parse_special=True).tolist() != said
     if "temperature" in fields:
         assert retokenized, "the answers would have come back the same in any case: this shows nothing"
 
@@ -87,7 +87,7 @@ def test_an_answer_that_ended_by_itself_matches_through_its_end(real: Live, monk
     conversation = Conversation(real, monkeypatch)
     conversation.ask("Name the capital of France.", temperature=0, max_tokens=40)
     computed = conversation.spy.prompt + conversation.spy.drawn
-    assert computed[-1] == real.service.vocabulary.eos
+    assert computed[-1] == real.text.vocabulary.eos
     conversation.ask("And of Spain?", max_tokens=1)
     assert conversation.spy.prompt[: len(computed)] == computed
 
@@ -109,7 +109,7 @@ def test_an_answer_cut_by_a_stop_string(real: Live, monkeypatch: pytest.MonkeyPa
     stop = whole[len(whole) // 2 :][:3]
     text = conversation.ask("Tell me a story about a fox and a dog.", stop=stop, **fields)
     assert text == whole[: whole.index(stop)]
-    pieces = real.service.vocabulary.pieces
+    pieces = real.text.vocabulary.pieces
     uncut = 0
     while text.encode().startswith(b"".join(pieces[token] for token in drawn[: uncut + 1])):
         uncut += 1
@@ -122,7 +122,7 @@ def test_answers_whose_clients_left(real: Live, monkeypatch: pytest.MonkeyPatch)
     """They send back what they had got, which isn't all that they were sent."""
     conversation = Conversation(real, monkeypatch)
     question = "Tell me a long story."
-    vocabulary = real.service.vocabulary
+    vocabulary = real.text.vocabulary
     retokenized = 0
     for seed in range(4):
         with Raw(real.port) as raw:

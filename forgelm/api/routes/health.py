@@ -18,14 +18,14 @@ def health_routes(service: Service) -> list[HTTPRouteHandler]:
 
     @get("/readyz")
     async def readyz() -> Response[dict[str, Any]]:
-        status = service.supervisor.status
+        status = service.status
         return Response(_readiness(status, service.model_id), status_code=_code(status))
 
     @get("/health")
     async def health() -> Response[dict[str, str]]:
-        status = service.supervisor.status
-        state = "ok" if status.phase is Phase.READY else status.phase.value
-        return Response({"status": state}, status_code=_code(status))
+        status = service.status
+        code = _code(status)
+        return Response({"status": "ok" if code == 200 else status.phase.value}, status_code=code)
 
     @get("/metrics", media_type=MediaType.TEXT)
     async def metrics() -> Response[bytes]:
@@ -35,12 +35,13 @@ def health_routes(service: Service) -> list[HTTPRouteHandler]:
 
 
 def _code(status: Status) -> int:
-    return 200 if status.phase is Phase.READY else 503
+    # One that rests is woken by the next request, which waits.
+    return 200 if status.phase in (Phase.READY, Phase.UNLOADED) else 503
 
 
 def _readiness(status: Status, model: str) -> dict[str, Any]:
     body: dict[str, Any] = {"state": status.phase.value, "model": model, "restarts": status.restarts}
-    if status.phase is Phase.LOADING:
+    if status.phase in (Phase.LOADING, Phase.DOWNLOADING):
         body["percent"] = round(status.percent, 1)
     if status.reason:
         body["reason"] = status.reason

@@ -1,23 +1,26 @@
-"""OpenAI's routes: chat and text completions, and the models."""
+"""OpenAI's routes: chat and text completions."""
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from litestar import Request, get, post
+from litestar import Request, post
 from litestar.exceptions import InternalServerException
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from forgelm.api.answer import Answer
 from forgelm.api.fields import require_drafter
 from forgelm.api.generate import Generation
-from forgelm.api.prepare import Prepared
+from forgelm.api.named import asked_model, left
+from forgelm.api.prepare import Prepared, Preparer
 from forgelm.api.requests import STRUCTURED
+from forgelm.api.served import Served
 from forgelm.api.service import Service
-from forgelm.api.wire import Model, ModelList
-from forgelm.errors import InvalidRequest, ModelNotFound
+from forgelm.errors import InvalidRequest
+
+Choose = Callable[[Preparer], Callable[[bytes, int], Prepared]]
 
 THREAD_BYTES = 16 * 1024
 """Bodies larger than this are prepared on a worker thread: a 32k-token prompt takes tens of milliseconds."""
@@ -37,38 +40,43 @@ async def _read(request: Request[Any, Any, Any]) -> bytes:
 def openai_routes(service: Service) -> list[HTTPRouteHandler]:
     """The handlers, bound to `service`."""
 
-    async def answer(request: Request[Any, Any, Any], prepare: Callable[[bytes, int], Prepared]) -> ASGIApp:
+    async def answer(request: Request[Any, Any, Any], choose: Choose) -> ASGIApp:
         body = await _read(request)
-        service.client.require_ready()
-        if len(body) > THREAD_BYTES or any(name in body for name in SLOW):
-            prepared = await asyncio.to_thread(prepare, body, service.context)
-        else:
-            prepared = prepare(body, service.context)
-        # An engine that is just gone has none: its absence is told as such.
-        if service.drafters is not None:
-            require_drafter(prepared.job.drafting, service.drafters)
-        pieces = service.vocabulary.pieces if prepared.reading.plain else service.marked_pieces
-        return Answer(Generation(prepared, service.client, pieces), service.model_id, service.vocabulary)
+        name = asked_model(body)
+        served = service.switcher.try_lease(name)
+        if served is None:
+            service.require_begun()
+            served = await service.switcher.lease(name, partial(left, request))
+        try:
+            service.client.require_ready()
+            prepared = await _prepared(body, served, choose)
+            text = served.text
+            pieces = text.vocabulary.pieces if prepared.reading.plain else text.marked_pieces
+            generation = Generation(prepared, service.client, pieces)
+            return Answer(generation, served.model_id, text.vocabulary, on_end=served.release)
+        except BaseException:
+            served.release()
+            raise
 
     @post("/v1/chat/completions")
     async def chat_completions(request: Request[Any, Any, Any]) -> ASGIApp:
-        return await answer(request, service.preparer.chat)
+        return await answer(request, lambda preparer: preparer.chat)
 
     @post("/v1/completions")
     async def completions(request: Request[Any, Any, Any]) -> ASGIApp:
-        return await answer(request, service.preparer.completion)
+        return await answer(request, lambda preparer: preparer.completion)
 
-    def model() -> Model:
-        return Model(service.model_id, service.created, service.context, max_model_len=service.context)
+    return [chat_completions, completions]
 
-    @get("/v1/models")
-    async def models() -> ModelList:
-        return ModelList([model()])
 
-    @get("/v1/models/{model_id:str}")
-    async def one_model(model_id: FromPath[str]) -> Model:
-        if model_id != service.model_id:
-            raise ModelNotFound(f"this server serves {service.model_id!r}, not {model_id[:80]!r}", param="model")
-        return model()
-
-    return [chat_completions, completions, models, one_model]
+async def _prepared(body: bytes, served: Served, choose: Choose) -> Prepared:
+    """The checked request. Raises `RequestError`."""
+    prepare, context = choose(served.text.preparer), served.context
+    if len(body) > THREAD_BYTES or any(name in body for name in SLOW):
+        prepared = await asyncio.to_thread(prepare, body, context)
+    else:
+        prepared = prepare(body, context)
+    # An engine that is just gone has none: its absence is told as such.
+    if served.drafters is not None:
+        require_drafter(prepared.job.drafting, served.drafters)
+    return prepared

@@ -1,0 +1,139 @@
+"""The registry sidecar as the API sees it: HTTP on a Unix socket, which nothing on the path of a token waits for."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from forgelm.errors import ForgeError, RegistryUnavailable, UpstreamFailed
+from forgelm.ipc.registry import Download, DownloadRequest, Installed, InstalledModels
+from forgelm.sidecar import Sidecar
+
+FRESH_SECONDS = 2.0
+"""How old the list of models may be that clients get."""
+LIST_SECONDS = 2.0
+"""Whoever lists models isn't kept waiting longer than that; the last known list answers then."""
+ANSWER_SECONDS = 120.0
+"""A search asks the hub many things, and the sidecar yields to everybody."""
+
+Body = TypeVar("Body")
+
+
+class RegistryClient:
+    """Talks to one sidecar."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(sidecar.socket)),
+            base_url="http://registry",
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=2.0),
+        )
+        self._models: tuple[Installed, ...] = ()
+        self._listed = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await self._http.aclose()
+
+    # --- models ---
+
+    async def models(self) -> tuple[Installed, ...]:
+        """What is on this machine, as known a moment ago; the last answer while the sidecar is busy or down."""
+        if time.monotonic() - self._listed > FRESH_SECONDS:
+            try:
+                async with asyncio.timeout(LIST_SECONDS):
+                    await self._list()
+            except (TimeoutError, ForgeError):
+                # Nor is it asked again by everybody who comes meanwhile.
+                self._listed = time.monotonic()
+        return self._models
+
+    async def find(self, name: str) -> Installed | None:
+        """The model of that id or alias; None where there is none. Raises `RegistryUnavailable`."""
+        await self._list()
+        wanted = name.lower()
+        for each in self._models:
+            if wanted in (each.id.lower(), *map(str.lower, each.aliases)):
+                return each
+        return None
+
+    def known(self, path: Path) -> Installed | None:
+        """What was last known of the model at `path`."""
+        return next((each for each in self._models if each.path == str(path)), None)
+
+    async def _list(self) -> None:
+        self._models = (await self._ask("GET", "/models", InstalledModels)).models
+        self._listed = time.monotonic()
+
+    def tell_used(self, path: Path) -> None:
+        """Note that the model at `path` was loaded. Nothing waits for that, and nothing breaks without."""
+        task = asyncio.create_task(self._tell_used(str(path)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell_used(self, path: str) -> None:
+        try:
+            await self._list()
+            for each in self._models:
+                if each.path == path:
+                    await self._http.post(f"/models/{quote(each.id, safe='')}/used")
+        except (ForgeError, httpx.HTTPError):
+            return
+
+    # --- downloads ---
+
+    async def download(self, request: DownloadRequest) -> Download:
+        """Begin, or join one that goes on.
+
+        Raises `RegistryUnavailable`, or `UpstreamFailed` with the registry's reason.
+        """
+        return await self._ask("POST", "/download", Download, msgspec.json.encode(request))
+
+    async def get_download(self, download_id: str) -> Download:
+        """How far it is. Raises as `download` does."""
+        return await self._ask("GET", f"/downloads/{download_id}", Download)
+
+    async def _ask(self, method: str, path: str, kind: type[Body], content: bytes | None = None) -> Body:
+        try:
+            answer = await self._http.request(method, path, content=content, headers={"accept": "application/json"})
+        except httpx.HTTPError as error:
+            raise unavailable(error) from None
+        if answer.is_error:
+            raise UpstreamFailed(_message(answer.content))
+        return msgspec.json.decode(answer.content, type=kind)
+
+    # --- everything else ---
+
+    async def open(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
+        """Pass a request on; the answer's body is still to be read, and the answer to be closed.
+
+        Raises `RegistryUnavailable`.
+        """
+        request = self._http.build_request(method, path, content=content or None, headers=headers)
+        # A download may be silent for long.
+        request.extensions["timeout"] = {"connect": 2.0, "read": None, "write": 10.0, "pool": 10.0}
+        try:
+            return await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise unavailable(error) from None
+
+
+def unavailable(error: Exception) -> RegistryUnavailable:
+    """What a client is told when the sidecar doesn't answer."""
+    return RegistryUnavailable(f"the registry doesn't answer ({type(error).__name__}): try again", retry_after=2)
+
+
+def _message(body: bytes) -> str:
+    try:
+        found: Any = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return "the registry answers with an error"
+    return str(found)

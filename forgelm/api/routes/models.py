@@ -1,0 +1,93 @@
+"""The models: which there are, which one is loaded, and going over to another."""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from forgelm.api.named import left
+from forgelm.api.served import Served
+from forgelm.api.service import Service
+from forgelm.api.wire import Model, ModelList
+from forgelm.errors import InvalidRequest, ModelError, ModelNotFound, Unavailable
+from forgelm.ipc.envelope import decode_problem
+from forgelm.ipc.registry import Installed
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """`POST /v1/models/load`."""
+
+    model: str
+
+
+def model_routes(service: Service) -> list[HTTPRouteHandler]:
+    """The handlers, bound to `service`."""
+
+    async def everything() -> list[Model]:
+        """The present model first, then what else could be served."""
+        current = service.switcher.current
+        others = [_of_installed(each) for each in await service.installed() if _is_other(each, current)]
+        if current is None:
+            return others or [Model(service.model_id, 0, service.profile.engine.context, loaded=False)]
+        return [_of_served(current), *others]
+
+    @get("/v1/models")
+    async def models() -> ModelList:
+        return ModelList(await everything())
+
+    @get("/v1/models/{model_id:path}")
+    async def one_model(model_id: FromPath[str]) -> Model:
+        name = model_id.removeprefix("/")
+        current = service.switcher.current
+        if current is not None and current.answers_to(name):
+            return _of_served(current)
+        for each in await service.installed():
+            if name.lower() in (each.id.lower(), *map(str.lower, each.aliases)):
+                return _of_installed(each)
+        raise ModelNotFound(
+            f"there is no model {name[:80]!r} here, this server serves {service.model_id!r}", param="model"
+        )
+
+    @post("/v1/models/load", status_code=200)
+    async def load(request: Request[Any, Any, Any]) -> Model:
+        body = await request.body()
+        try:
+            name = msgspec.json.decode(body, type=LoadRequest).model
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise decode_problem(error, body) from None
+        if not name:
+            raise InvalidRequest("model: names no model", param="model")
+        service.require_begun()
+        served = await service.switcher.load(name, partial(left, request))
+        try:
+            await served.ready()
+        except ModelError as error:
+            raise Unavailable(str(error), retry_after=5) from None
+        finally:
+            served.release()
+        return _of_served(served)
+
+    @post("/v1/models/unload", status_code=200)
+    async def unload() -> ModelList:
+        await service.switcher.unload()
+        return ModelList(await everything())
+
+    return [models, one_model, load, unload]
+
+
+def _is_other(model: Installed, current: Served | None) -> bool:
+    """Whether it is a model for chats that could be loaded, and isn't."""
+    if model.kind != "chat" or model.problem:
+        return False
+    return current is None or model.path != str(current.target.model)
+
+
+def _of_served(served: Served) -> Model:
+    return Model(served.model_id, served.created, served.context, max_model_len=served.context, loaded=True)
+
+
+def _of_installed(model: Installed) -> Model:
+    return Model(model.id, int(model.last_used), model.context, max_model_len=model.context, loaded=False)

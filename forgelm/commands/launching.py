@@ -1,0 +1,184 @@
+"""How `forgelm serve` comes from what was asked for to a running engine: settings, machine, fit, command."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forgelm import paths
+from forgelm.api.served import Launch, Target
+from forgelm.commands.fitting import fitted, unfitted_drafting
+from forgelm.config import Drafting, EngineConfig, ModelSource, Profile, available_profiles, load_profile
+from forgelm.drafting import asked as speculation_asked
+from forgelm.errors import ModelError, ModelNotFound
+from forgelm.fit.budget import host_tier_bytes
+from forgelm.ipc.registry import Installed
+from forgelm.llama.lib import build_info
+from forgelm.machine import Machine, loaded_cuda_major, read_machine
+from forgelm.selection import require_usable_gpu
+from forgelm.supervisor import Command
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What flags and variables say, whatever model is served."""
+
+    overrides: dict[str, Any] = {}
+    """`section.key` → value."""
+    speculation: str | None = None
+    draft_model: str | None = None
+    allow_cpu: bool = False
+    log_level: str = "info"
+
+
+class MachineLauncher:
+    """The `Launcher` of this machine."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._base: Profile | None = None
+        """What the server was started with: models that no profile is for are served in its sizes."""
+
+    # --- which model ---
+
+    def first(self, profile: Profile, model: Path | None = None) -> Target:
+        """What the server starts with. Raises as `target` does."""
+        target = self.target(profile, model)
+        self._base = target.profile
+        return target
+
+    def target(self, profile: Profile, model: Path | None = None) -> Target:
+        """The profile with all that was asked for laid over it; `model` is served instead of its own.
+
+        Raises `MachineError` for a GPU profile without a usable GPU.
+        """
+        profile = _with_model(profile.with_overrides(self._asked.overrides), model)
+        guessed = speculation_asked(profile.speculation, self._asked.speculation, self._asked.draft_model)
+        profile = msgspec.structs.replace(profile, speculation=guessed)
+        profile = require_usable_gpu(
+            profile,
+            read_machine(),
+            self._asked.allow_cpu,
+            build_info().gpu_offload,
+            cuda_major=loaded_cuda_major(),
+        )
+        return Target(profile, model or profile.model.path(), frozenset((profile.model.id, profile.name)))
+
+    def resolve(self, name: str, installed: Installed | None) -> Target:
+        """The model a client means. Raises `ModelNotFound`, and `ModelError` for one that can't be served."""
+        if installed is not None:
+            return self._of_installed(installed)
+        profile = _profile_called(name)
+        if profile is None or not profile.model.path().is_file():
+            raise ModelNotFound(
+                f"there is no model {name[:80]!r} here: `forgelm pull` fetches models, `forgelm models` lists them",
+                param="model",
+            )
+        return self._within(self.target(profile))
+
+    def _of_installed(self, installed: Installed) -> Target:
+        if installed.problem:
+            raise ModelError(f"{installed.id} can't be served: {installed.problem}")
+        path = Path(installed.path)
+        machine = read_machine()
+        memory = machine.memory.usable + sum(card.total for card in machine.gpus.cards)
+        if installed.bytes > memory:
+            raise ModelError(
+                f"it has {installed.bytes / 2**30:.1f} GiB, and this machine {memory / 2**30:.1f} GiB of memory"
+            )
+        profile = _profile_called(installed.profile) if installed.profile else self._neutral(installed)
+        if profile is None:
+            raise ModelError(f"{installed.id} needs the profile {installed.profile!r}, which isn't there")
+        target = self._within(self.target(profile, path))
+        return msgspec.structs.replace(target, names=target.names | {installed.id, *installed.aliases})
+
+    def _neutral(self, installed: Installed) -> Profile:
+        """The base's sizes and policies; sampling and chat settings are each model's own."""
+        base = self._required_base
+        context = min(base.engine.context, max(256, installed.context)) if installed.context else base.engine.context
+        source = ModelSource(id=installed.id, file=Path(installed.path).name, bytes=installed.bytes)
+        engine = msgspec.structs.replace(base.engine, context=context)
+        return Profile(name=installed.id, model=source, engine=engine, cache=base.cache, speculation=base.speculation)
+
+    def _within(self, target: Target) -> Target:
+        """With what the server itself is set up by: one server keeps its address and limits whatever it serves."""
+        base = self._required_base
+        kept = {"server": base.server, "limits": base.limits, "switching": base.switching}
+        return msgspec.structs.replace(target, profile=msgspec.structs.replace(target.profile, **kept))
+
+    @property
+    def _required_base(self) -> Profile:
+        assert self._base is not None, "a server has started"
+        return self._base
+
+    # --- how ---
+
+    def launch(self, target: Target) -> Launch:
+        """Fit it into what is free now. Raises `MachineError` when it doesn't fit and may not be made to."""
+        machine = read_machine()
+        profile = target.profile
+        pinned = frozenset(self._asked.overrides)
+        verdict = fitted(profile, target.model, machine, pinned)
+        if verdict:
+            profile, drafting, host_tier = verdict.profile, verdict.speculation.drafting, verdict.host_tier
+        else:
+            drafting, host_tier = unfitted_drafting(profile, target.model, machine), None
+        command = engine_command(profile, target.model, machine, self._asked.log_level, host_tier, drafting=drafting)
+        return Launch(target, profile, command)
+
+
+def _profile_called(name: str) -> Profile | None:
+    """The profile of that name, or the one whose model has that id."""
+    known = available_profiles()
+    if name in known:
+        return load_profile(name)
+    profiles = (load_profile(each) for each in known)
+    return next((each for each in profiles if each.model.id == name), None)
+
+
+def _with_model(profile: Profile, model: Path | None) -> Profile:
+    """A model given by path is served under its own name."""
+    if model is None or profile.model.id == model.stem.lower() or _same(model, profile.model.path()):
+        return profile
+    if profile.model.file == model.name:
+        # The same file in another place, such as the Hugging Face cache.
+        return profile
+    source = msgspec.structs.replace(profile.model, id=model.stem.lower(), file=model.name, sha256="", bytes=0)
+    return msgspec.structs.replace(profile, model=source)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def engine_command(
+    profile: Profile,
+    model: Path,
+    machine: Machine,
+    log_level: str,
+    host_tier: int | None = None,
+    *,
+    drafting: Drafting = Drafting(),  # noqa: B008  it is frozen
+) -> Command:
+    """How to start the engine process for `profile`, with `host_tier` bytes of RAM for saved prefixes."""
+    threads = profile.engine.threads or machine.cores.usable
+    if host_tier is None:
+        host_tier = host_tier_bytes(profile.cache, machine.memory.available - model.stat().st_size)
+    config = EngineConfig(
+        str(model),
+        profile.engine,
+        threads,
+        log_level,
+        not sys.stderr.isatty(),
+        profile.cache,
+        host_tier,
+        str(paths.cache_dir() / "prefixes"),
+        drafting,
+    )
+    environment = {
+        # A crash would otherwise run gdb on the dying process first.
+        "GGML_NO_BACKTRACE": "1",
+    }
+    if profile.engine.omp_wait != "auto":
+        environment["OMP_WAIT_POLICY"] = profile.engine.omp_wait
+    return Command("forgelm.engine.main", msgspec.json.encode(config).decode(), environment)

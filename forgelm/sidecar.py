@@ -1,0 +1,108 @@
+"""The registry process's life beside the server: started, watched, started again; or somebody else's, attached to.
+
+Serving doesn't need it: its death is a line in the log, and a 503 for those who ask it something meanwhile.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from forgelm import log, paths
+
+MODULE = "forgelm.registry.main"
+SOCKET = "registry.sock"
+BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+HEALTHY_SECONDS = 60.0
+"""A process that lived so long starts a new count of failures."""
+STOP_SECONDS = 3.0
+
+
+class Sidecar:
+    """A registry process and where it listens."""
+
+    def __init__(self, config: Callable[[Path], str] | None = None, attached: Path | None = None) -> None:
+        """`config` makes the process's argument for a socket; without it the one at `attached` is used."""
+        self._config = config
+        self._directory: Path | None = None
+        if attached is None:
+            self._directory = private_directory()
+            attached = self._directory / SOCKET
+        self.socket = attached
+        """Where it listens, or will."""
+        self.pid = 0
+        self._stopping = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = log.get("sidecar")
+
+    async def run(self) -> None:
+        """Keep a process running until `stop`; returns at once where somebody else does."""
+        if self._config is None:
+            return
+        failures = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            reason = await self._one_life(self._config(self.socket))
+            if self._stopping.is_set():
+                break
+            failures = 1 if time.monotonic() - started > HEALTHY_SECONDS else failures + 1
+            pause = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]
+            self._log.warning("registry down, restarting", reason=reason, pause=pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+    async def stop(self) -> None:
+        """End the process, if it is ours."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            if process.returncode is None:
+                process.kill()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _one_life(self, config: str) -> str:
+        """Start a process and stay with it to its end; why it ended."""
+        ours, theirs = socket.socketpair()
+        # The process ends when our end closes, however we die.
+        with ours, theirs:
+            try:
+                process = self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    MODULE,
+                    config,
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+            except OSError as error:
+                return f"it can't be started: {error.strerror}"
+            theirs.close()
+            self.pid = process.pid
+            code = await process.wait()
+        return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
+def private_directory() -> Path:
+    """A new directory for sockets, readable by this user alone.
+
+    A socket's path may have 107 bytes: where the usual place is too deep, the system's temporary directory is taken.
+    """
+    base = paths.runtime_dir()
+    if len(os.fsencode(base)) > 70:
+        base = Path(tempfile.gettempdir())
+    else:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(prefix="forgelm-", dir=base))
