@@ -87,8 +87,35 @@ class DownloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Needed for a model whose licence isn't a permissive one."""
 
 
+class Inspected(msgspec.Struct, frozen=True):
+    """The answer to `POST /registry/inspect`, whose body is a `DownloadRequest`: what would be fetched."""
+
+    repo: str
+    """"" for a model that comes in a wheel."""
+    revision: str
+    """The commit."""
+    file: HubFile
+    """`fit` is computed from the file's header where that can be read."""
+    kind: Kind = "chat"
+    architecture: str = ""
+    name: str = ""
+    parameters: int = 0
+    context: int = 0
+    template: bool = False
+    mtp: bool = False
+    """It brings a next-token head."""
+    license: str = ""
+    license_link: str = ""
+    license_accepted: bool = False
+    """Nobody needs to be asked: it is a permissive one, or was accepted on this machine."""
+    cached: bool = False
+    """A Hugging Face cache has it: it would be listed from there instead of fetched."""
+    problem: str = ""
+    note: str = ""
+
+
 class Failure(msgspec.Struct, frozen=True):
-    """Why a download ended."""
+    """Why a download or a check ended."""
 
     code: str
     message: str
@@ -173,6 +200,28 @@ class InstalledModels(msgspec.Struct, frozen=True):
     """`GET /registry/models`."""
 
     models: tuple[Installed, ...]
+    missing: tuple[str, ...] = ()
+    """Paths of imported models that aren't there at the moment."""
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """The events of `POST /registry/models/{id}/verify`: a model's bytes against the sha256 it should have."""
+
+    model: str
+    state: Literal["queued", "verifying", "done", "failed"]
+    bytes: int = 0
+    """Read so far."""
+    total: int = 0
+    rate: float = 0.0
+    """Bytes per second over the last seconds."""
+    eta: float | None = None
+    installed: Installed | None = None
+    """Once it is done: with `problem` where the bytes are wrong."""
+    error: Failure | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("done", "failed")
 
 
 class ImportRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,3 +240,23 @@ class Imported(msgspec.Struct, frozen=True):
     companions: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     """Names of profiles that were written."""
+
+
+class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the registry process needs to start; whoever starts it sends this as JSON."""
+
+    socket: str
+    """Path of the Unix socket it listens on."""
+    models: str
+    state: str
+    """Directory of the index, the imports and the unfinished downloads. Local: models may be on NFS, this may not."""
+    offline: bool = False
+    """Never ask the hub; `HF_HUB_OFFLINE` says the same."""
+    endpoint: str = ""
+    """The hub's address; "" is `HF_ENDPOINT`, else the public one."""
+    repacked: tuple[str, ...] = ()
+    """Types of weights that this machine's CPU copies (`gguf.repack`)."""
+    gpu: bool = True
+    """The engine can use this machine's GPUs."""
+    log_level: str = "info"
+    log_json: bool = True

@@ -1,0 +1,170 @@
+"""From files and judgements to models with names: an id of its own for each, and aliases that are nobody else's."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from forgelm.config import Profile
+from forgelm.ipc.registry import Installed, Origin
+from forgelm.registry.disk import Lying
+from forgelm.registry.index import Facts
+from forgelm.registry.judge import Judgement
+from forgelm.registry.profiles import place_of
+
+
+def catalogue(
+    models: Path,
+    files: Sequence[Lying],
+    judgements: Mapping[str, Judgement],
+    facts: Mapping[str, Facts],
+    profiles: Mapping[str, Profile],
+) -> tuple[Installed, ...]:
+    """The models of `files`, in that order. `judgements` are by path, of the models and of the heads beside them."""
+    serving = _by_path(models, profiles)
+    ids = unique_ids(files)
+    aliases = unique_aliases(ids, [_aliases(each, ids[number], serving) for number, each in enumerate(files)])
+    return tuple(
+        _installed(Named(each, ids[number], aliases[number]), judgements, facts.get(each.path), serving)
+        for number, each in enumerate(files)
+    )
+
+
+Serving = Mapping[str, Mapping[str, Profile]]
+"""Path of a model → the profiles that serve it, by name, the user's own first."""
+
+
+def _by_path(models: Path, profiles: Mapping[str, Profile]) -> Serving:
+    found: dict[str, dict[str, Profile]] = {}
+    for name, profile in profiles.items():
+        found.setdefault(str(place_of(models, profile.model)), {})[name] = profile
+    return found
+
+
+# --- names ---
+
+
+def unique_ids(files: Sequence[Lying]) -> list[str]:
+    """The shortest name of each model that no other one has, upper and lower case being the same."""
+    names = [list(_names(each)) for each in files]
+    levels = [0] * len(files)
+    while True:
+        ids = [names[number][level] for number, level in enumerate(levels)]
+        counts = Counter(map(str.casefold, ids))
+        clashing = [number for number, each in enumerate(ids) if counts[each.casefold()] > 1]
+        longer = [number for number in clashing if levels[number] + 1 < len(names[number])]
+        if not longer:
+            return ids
+        for number in longer:
+            levels[number] += 1
+
+
+def _names(model: Lying) -> Iterator[str]:
+    """What a model could be called, from what people would say to what is surely its own."""
+    if model.wanted_id:
+        yield model.wanted_id
+    elif model.origin == "hub" and model.quant:
+        yield f"{model.repo}:{model.quant}"
+    yield model.stem
+    folder = PurePosixPath(model.path).parent.name if not model.relative else PurePosixPath(model.relative).parent.name
+    if folder:
+        yield f"{folder}/{model.stem}"
+    yield model.relative or model.path
+
+
+def _aliases(model: Lying, own: str, serving: Serving) -> list[str]:
+    """All that a model could answer to beside its id."""
+    names = list(_names(model))
+    for name, profile in serving.get(model.path, {}).items():
+        names += [name, profile.model.id]
+    distinct = {name.casefold(): name for name in reversed(names)}
+    return [name for key, name in reversed(distinct.items()) if key != own.casefold()]
+
+
+def unique_aliases(ids: Sequence[str], aliases: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """`aliases` without those that are another model's id, or that two models have."""
+    taken = {name.casefold() for name in ids}
+    counts = Counter(alias.casefold() for own in aliases for alias in own)
+    return [
+        tuple(alias for alias in own if counts[alias.casefold()] == 1 and alias.casefold() not in taken)
+        for own in aliases
+    ]
+
+
+# --- one model ---
+
+
+class Named(NamedTuple):
+    """A model's files with its names."""
+
+    files: Lying
+    id: str
+    aliases: tuple[str, ...]
+
+
+def _installed(named: Named, judgements: Mapping[str, Judgement], facts: Facts | None, serving: Serving) -> Installed:
+    model = named.files
+    judged = judgements[model.path]
+    profiles = serving.get(model.path, {})
+    profile = next(iter(profiles.values()), None)
+    expected = expected_hashes(model, profile)
+    found = facts.sha256 if facts and facts.stamp == model.stamp else ""
+    whole = (found or ",".join(expected)) if len(model.parts) == 1 else ""
+    return Installed(
+        id=named.id,
+        path=model.path,
+        bytes=model.bytes,
+        parts=len(model.parts),
+        aliases=named.aliases,
+        kind=judged.kind,
+        architecture=judged.architecture,
+        name=judged.name,
+        quant=judged.quant or model.quant,
+        parameters=judged.parameters,
+        context=judged.context,
+        template=judged.template,
+        mtp_head=_head(model, judged, judgements),
+        origin=_origin(model, profiles),
+        repo=model.repo,
+        revision=model.revision,
+        license=model.license or (profile.model.license if profile else ""),
+        sha256=whole,
+        profile=next(iter(profiles), model.profile),
+        last_used=facts.used if facts else 0.0,
+        problem=judged.problem or hash_problem(expected, found),
+        note=judged.note,
+    )
+
+
+def _origin(model: Lying, profiles: Mapping[str, Profile]) -> Origin:
+    if model.origin == "local" and any(profile.model.package for profile in profiles.values()):
+        return "starter"
+    return model.origin
+
+
+def _head(model: Lying, judged: Judgement, judgements: Mapping[str, Judgement]) -> str:
+    """The file with the model's next-token head: itself, or the best-named one beside it of its architecture."""
+    if judged.mtp:
+        return model.path
+    heads = (head.path for head in model.heads if judgements[head.path].architecture == judged.architecture)
+    return next(heads, "")
+
+
+def expected_hashes(model: Lying, profile: Profile | None) -> tuple[str, ...]:
+    """The sha256 that each part should have; empty where nobody says."""
+    if any(model.sha256):
+        return model.sha256
+    if profile is not None and profile.model.sha256 and len(model.parts) == 1:
+        return (profile.model.sha256,)
+    return ()
+
+
+def hash_problem(expected: Sequence[str], found: str) -> str:
+    """What is wrong with a model whose parts have the hashes `found`, with commas between; "" if that isn't known."""
+    if not found:
+        return ""
+    for number, (wanted, real) in enumerate(zip(expected, found.split(","), strict=False), start=1):
+        if wanted and wanted != real:
+            part = f"part {number} of it" if len(expected) > 1 else "it"
+            return f"{part} is damaged: its sha256 is {real} and should be {wanted}. Remove it and fetch it again"
+    return ""
