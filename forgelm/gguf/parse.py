@@ -53,18 +53,18 @@ def read(path: Path) -> Parsed:
 
     Whether all of the weights are there is for the caller to see: `size` is what they take.
     """
-    if not path.is_file():
-        raise ModelError(f"no model file at {path}")
     try:
+        if not path.is_file():
+            raise ModelError(f"no model file at {path}")
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return read_by(lambda start, stop: os.pread(handle, stop - start, start), os.fstat(handle).st_size)
+        except ModelError as error:
+            raise ModelError(f"{path} can't be read: {error}") from None
         finally:
             os.close(handle)
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror or error}") from None
-    except ModelError as error:
-        raise ModelError(f"{path} can't be read: {error}") from None
 
 
 def read_by(fetch: Callable[[int, int], bytes], limit: int) -> Parsed:
