@@ -61,8 +61,8 @@ def find(path: Path) -> Found:
     nothing at `path`, or far too much.
     """
     root = path.expanduser().absolute()
-    if not str(root).isprintable():
-        raise InvalidRequest(f"{_shown(root)} has letters that can't be shown: rename it.", param="path")
+    if _shown(root) != str(root):
+        raise InvalidRequest(f"{_shown(root)} isn't named in UTF-8: rename it.", param="path")
     search = _Search(root if root.is_dir() else root.parent)
     if root.is_dir():
         search.folders(root)
@@ -125,7 +125,9 @@ class _Search:
             path = folder / entry.name
             if entry.name.startswith("."):
                 continue
-            if path.is_dir():
+            if _shown(path) != str(path):
+                self.refuse(path, "its name isn't UTF-8: rename it")
+            elif path.is_dir():
                 inner.append(path)
             elif entry.name.lower().endswith(".gguf"):
                 files.append(path)
@@ -139,9 +141,7 @@ class _Search:
     def _files(self, folder: Path, files: Iterable[Path]) -> None:
         sizes = {}
         for path in files:
-            if not path.name.isprintable():
-                self.refuse(path, "its name has letters that can't be shown: rename it")
-            elif path.is_symlink() and not path.exists():
+            if path.is_symlink() and not path.exists():
                 self.refuse(path, _dangling(path))
             else:
                 sizes[path.name] = path.stat().st_size

@@ -28,6 +28,8 @@ POOLING = (1, 2, 3)
 """Its others: the mean of all tokens, the first one's, the last one's."""
 ROPE_SECTIONS = 4
 """Entries that llama.cpp wants of `rope.dimension_sections`, wherever it is."""
+_INSIDE = ("v.", "mm.", "a.")
+"""Beginnings of the names of tensors that read pictures and sound."""
 _MOST = 2**63 - 1
 """What a database holds."""
 _CHATML = 'ChatML can be asked for in a profile: [chat] template = "chatml"'
@@ -61,7 +63,7 @@ class Judgement(msgspec.Struct, frozen=True):
 def judge(header: Header, name: str = "") -> Judgement:
     """Judge a model by its header, `merge`d where it has several parts; `name` is its file's, where there is one."""
     companion = _companion_problem(header)
-    problem = companion or _problem(header)
+    problem = companion or _architecture_problem(header) or _layout_problem(header)
     kind = _kind(header)
     source = header.values.get("tokenizer.chat_template")
     note = "" if problem or kind != "chat" else _template_note(source if isinstance(source, str) else "")
@@ -106,21 +108,30 @@ def _is_head_alone(header: Header) -> bool:
     )
 
 
-def _problem(header: Header) -> str:
+def _architecture_problem(header: Header) -> str:
     architecture = header.architecture
     if not architecture:
         return "it doesn't say which architecture it has, so llama.cpp can't load it"
     if architecture not in KNOWN:
         return f"its architecture {architecture!r} isn't known to the llama.cpp that is built in"
-    if architecture in UNSERVED:
-        return UNSERVED[architecture]
+    return UNSERVED.get(architecture, "")
+
+
+def _layout_problem(header: Header) -> str:
+    """What llama.cpp wouldn't find where it looks for it."""
     if not header.tensors and header.values.get(COUNT, 0) in (0, 1):
         return "it has no weights: a vocabulary alone"
-    sections = header.lengths.get(f"{architecture}.rope.dimension_sections", ROPE_SECTIONS)
+    name = f"{header.architecture}.rope.dimension_sections"
+    sections = header.lengths.get(name, ROPE_SECTIONS)
     if sections != ROPE_SECTIONS:
         return (
-            f"its {architecture}.rope.dimension_sections has {sections} entries and llama.cpp wants {ROPE_SECTIONS}: "
-            f"Ollama's files and early conversions are so. Use {_other_source(header)}"
+            f"its {name} has {sections} entries and llama.cpp wants {ROPE_SECTIONS}: Ollama's files and early "
+            f"conversions are so. Use {_other_source(header)}"
+        )
+    if any(tensor.name.startswith(_INSIDE) for tensor in header.tensors):
+        return (
+            "what reads pictures or sound is in the same file, as Ollama has it, and llama.cpp wants it in one of its "
+            f"own. Use {_other_source(header)}"
         )
     return ""
 
@@ -132,7 +143,7 @@ def _other_source(header: Header) -> str:
     for size, model in QWEN35.items():
         if header.architecture == "qwen35" and sizes == (model.layers, model.hidden):
             return f"unsloth/Qwen3.5-{size}-MTP-GGUF"
-    return "a newer conversion, such as one of unsloth's"
+    return "a conversion from the hub, such as one of unsloth's"
 
 
 def _kind(header: Header) -> Kind:
