@@ -182,6 +182,9 @@ class Preparer:
 
     def _conversation(self, request: ChatRequest, use: ToolUse | None, *, thinking: bool) -> Conversation:
         messages = normalise(request.messages)
+        system = self._profile.chat.system
+        if system and all(each["role"] != "system" for each in messages):
+            messages.insert(0, {"role": "system", "content": system})
         variables = dict(request.chat_template_kwargs or {})
         variables.pop("enable_thinking", None)
         if request.reasoning_effort is not None:
