@@ -38,7 +38,7 @@ def read_pairs(cursor: Cursor, count: int) -> Pairs:
         raw = cursor.raw_text()
         key = as_text(raw)
         if not raw or raw in seen:
-            raise ModelError(f"it has the key {key!r} twice" if raw else "one of its keys is empty")
+            raise ModelError(f"it has the key {key[:60]!r} twice" if raw else "one of its keys is empty")
         seen.add(raw)
         kind = cursor.u32()
         if key == ALIGNMENT and kind != _UINT32:
@@ -72,11 +72,11 @@ def _read_array(cursor: Cursor, key: str, pairs: Pairs) -> None:
 
 def _letter(key: str, kind: int) -> str:
     if kind not in _LETTERS:
-        raise ModelError(f"its key {key!r} has the type {kind}, which ggml doesn't know")
+        raise ModelError(f"its key {key[:60]!r} has the type {kind}, which ggml doesn't know")
     return _LETTERS[kind]
 
 
 def _alignment(value: Value) -> int:
     if not isinstance(value, int) or value <= 0 or value & (value - 1):
-        raise ModelError(f"its alignment {value!r} is no power of two")
+        raise ModelError(f"its alignment {str(value)[:60]!r} is no power of two")
     return value

@@ -30,6 +30,8 @@ ROPE_SECTIONS = 4
 """Entries that llama.cpp wants of `rope.dimension_sections`, wherever it is."""
 _INSIDE = ("v.", "mm.", "a.")
 """Beginnings of the names of tensors that read pictures and sound."""
+_LONGEST = 200
+"""Letters of a name."""
 _MOST = 2**63 - 1
 """What a database holds."""
 _CHATML = 'ChatML can be asked for in a profile: [chat] template = "chatml"'
@@ -69,8 +71,8 @@ def judge(header: Header, name: str = "") -> Judgement:
     note = "" if problem or kind != "chat" else _template_note(source if isinstance(source, str) else "")
     return Judgement(
         kind=kind,
-        architecture=header.architecture,
-        name=_text(header, "general.name"),
+        architecture=header.architecture[:_LONGEST],
+        name=_text(header, "general.name")[:_LONGEST],
         quant=_quant(header) or quant_of(name) or _commonest_type(header),
         parameters=min(_MOST, elements(header)),
         context=_number(header, "context_length"),
@@ -113,7 +115,7 @@ def _architecture_problem(header: Header) -> str:
     if not architecture:
         return "it doesn't say which architecture it has, so llama.cpp can't load it"
     if architecture not in KNOWN:
-        return f"its architecture {architecture!r} isn't known to the llama.cpp that is built in"
+        return f"its architecture {architecture[:60]!r} isn't known to the llama.cpp that is built in"
     return UNSERVED.get(architecture, "")
 
 

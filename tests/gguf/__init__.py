@@ -1,0 +1,1 @@
+"""Headers read in Python, against ggml's own reader."""
