@@ -5,6 +5,7 @@ Serving doesn't need it: its death is a line in the log, and a 503 for those who
 
 import asyncio
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -22,6 +23,9 @@ BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 HEALTHY_SECONDS = 60.0
 """A process that lived so long starts a new count of failures."""
 STOP_SECONDS = 3.0
+PREFIX = "forgelm-"
+LONGEST = 60
+"""Bytes of a path that leave room for ours."""
 
 
 class Sidecar:
@@ -32,7 +36,7 @@ class Sidecar:
         self._config = config
         self._directory: Path | None = None
         if attached is None:
-            self._directory = private_directory()
+            self._directory = _private_directory()
             attached = self._directory / SOCKET
         self.socket = attached
         """Where it listens, or will."""
@@ -45,6 +49,11 @@ class Sidecar:
         """Keep a process running until `stop`; returns at once where somebody else does."""
         if self._config is None:
             return
+        assert self._directory is not None
+        self._directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(self._directory.parent)
+        # Made by us before anybody could make it theirs: the name can't be guessed, and one that is there is refused.
+        self._directory.mkdir(mode=0o700)
         failures = 0
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -95,14 +104,20 @@ class Sidecar:
         return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
-def private_directory() -> Path:
-    """A new directory for sockets, readable by this user alone.
+def _private_directory() -> Path:
+    """A directory for this process's socket, yet to be made.
 
     A socket's path may have 107 bytes: where the usual place is too deep, the system's temporary directory is taken.
     """
     base = paths.runtime_dir()
-    if len(os.fsencode(base)) > 70:
+    if len(os.fsencode(base)) > LONGEST:
         base = Path(tempfile.gettempdir())
-    else:
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Path(tempfile.mkdtemp(prefix="forgelm-", dir=base))
+    return base / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _sweep(base: Path) -> None:
+    """Remove what servers that were killed have left."""
+    for path in base.glob(f"{PREFIX}*-*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(path, ignore_errors=True)

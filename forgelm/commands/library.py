@@ -46,6 +46,7 @@ def registry_config(socket: Path, log_level: str, *, offline: bool) -> str:
         state=str(paths.registry_dir()),
         offline=offline,
         repacked=tuple(sorted(installed_repacked_types())),
+        gpu=build_info().gpu_offload,
         log_level=log_level,
         log_json=not sys.stderr.isatty(),
     )
