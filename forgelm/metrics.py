@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-Kind = TypeVar("Kind", Counter, Histogram)
+Kind = TypeVar("Kind", Counter, Gauge, Histogram)
 
 # vLLM's buckets, so that dashboards made for it compare.
 TTFT_BUCKETS = (
@@ -66,6 +66,10 @@ class Metrics:
             Histogram, "draft_accepted_length", "How many of those were right", buckets=LENGTH_BUCKETS
         )
         self.drafting_seconds = self._counter("drafting_seconds", "Time spent on guessing")
+        self.side_requests = self._by_kind(Counter, "side_requests", "Requests to a side model ended", "reason")
+        self.side_tokens = self._by_kind(Counter, "side_tokens", "Tokens of the texts that side models were sent")
+        self.side_open = self._by_kind(Gauge, "side_requests_open", "Requests to a side model not ended yet")
+        self.side_ready = self._by_kind(Gauge, "side_ready", "1 while the process of a side model takes requests")
 
     def guessed(self, drafter: str, drafted: int, accepted: int) -> None:
         """What became of one sequence's guesses in a step."""
@@ -83,6 +87,10 @@ class Metrics:
 
     def _by_drafter(self, kind: type[Kind], name: str, text: str, **options: Any) -> Kind:
         return kind(f"forgelm_{name}", text, ["drafter"], registry=self.registry, **options)
+
+    def _by_kind(self, kind: type[Kind], name: str, text: str, *labels: str) -> Kind:
+        """Of the models beside the chat model: "embedding" and "rerank"."""
+        return kind(f"forgelm_{name}", text, ["kind", *labels], registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"forgelm_{name}", text, registry=self.registry)

@@ -212,6 +212,18 @@ class Vocabulary:
         """Whether tokenizing with `add_special` puts an end token after the text (embedding models)."""
         return bool(L.llama_vocab_get_add_eos(self._vocab))
 
+    @cached_property
+    def adds_begin(self) -> bool:
+        """Whether it puts BOS before the text."""
+        return bool(L.llama_vocab_get_add_bos(self._vocab))
+
+    @cached_property
+    def separator(self) -> int:
+        """What is put between two texts that are read together, and after the last one by BERT's tokenizer; −1 for
+        models that know no such thing."""
+        vocab = self._vocab
+        return int(L.llama_vocab_sep(vocab)) if L.llama_vocab_get_add_sep(vocab) else -1
+
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> "array[int]":
         data = text.encode()
         room = len(data) + 4
