@@ -1,6 +1,7 @@
 """Headers that lie: whatever the bytes say, they are refused or more of them is asked for, at no cost."""
 
 import contextlib
+import math
 import struct
 import tracemalloc
 from pathlib import Path
@@ -93,6 +94,10 @@ def test_changed_headers_are_what_they_are_to_ggml(tmp_path_factory: pytest.Temp
         theirs = read_header(path)
     with contextlib.suppress(ModelError):
         ours = read(path)
+    if theirs and any(math.prod(tensor.shape) > 2**56 for tensor in theirs.tensors):
+        # ggml's own count of their bytes overflows.
+        assert ours
+        return
     # Numbers that are none aren't equal to themselves.
     assert repr(ours and ours.header) == repr(theirs)
 
