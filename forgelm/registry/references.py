@@ -14,6 +14,7 @@ LONGEST_REPOSITORY = 96
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
+_QUANT = re.compile(r"[A-Za-z0-9_.-]+")
 _VIEWS = ("blob", "resolve", "tree", "raw")
 """What the hub's addresses have between the repository and the revision."""
 _OTHERS = ("datasets", "spaces", "models", "api", "collections", "docs", "papers")
@@ -76,9 +77,9 @@ def _from_address(text: str, address: str) -> Reference:
 def _from_words(text: str, parts: list[str]) -> Reference:
     if len(parts) < 2:
         raise _refused(text)
-    name, _, quant = parts[1].partition(":")
+    name, colon, quant = parts[1].partition(":")
     repo, file = f"{parts[0]}/{name}", "/".join(parts[2:])
-    wrong = quant and (file or not re.fullmatch(r"[A-Za-z0-9_.-]+", quant))
+    wrong = colon and (file or not _QUANT.fullmatch(quant))
     if not is_repository(repo) or wrong or (file and not file.lower().endswith(".gguf")):
         raise _refused(text)
     return Reference(repo, file, quant)
@@ -87,7 +88,7 @@ def _from_words(text: str, parts: list[str]) -> Reference:
 def _folder_quant(text: str, folder: str) -> str:
     """A folder that is shown in the browser is taken for the quantization it is named after."""
     last = folder.rpartition("/")[2]
-    if last and not re.fullmatch(r"[A-Za-z0-9_.-]+", last):
+    if last and not _QUANT.fullmatch(last):
         raise _refused(text)
     return last
 
