@@ -13,18 +13,23 @@ from forgelm.llama.repack import installed_repacked_types
 from forgelm.machine import read_gpus, read_memory
 
 if TYPE_CHECKING:
+    from forgelm.registry.hub import Hub
     from forgelm.registry.library import Library
 
 
 def open_library(*, offline: bool = False) -> "Library":
     """This machine's models and the hub; `offline` refuses whatever would leave the machine."""
-    from forgelm.registry.hub import Hub
     from forgelm.registry.library import Library
+
+    def hub() -> "Hub":
+        from forgelm.registry.hub import Hub
+
+        return Hub(offline=offline or None)
 
     return Library(
         paths.models_dir(),
         paths.registry_dir(),
-        hub=Hub(offline=offline or None),
+        hub=hub,
         repacked=installed_repacked_types(),
         budget=present_budget,
     )

@@ -74,7 +74,7 @@ def _names(model: Lying) -> Iterator[str]:
 
 def _aliases(model: Lying, own: str, serving: Serving) -> list[str]:
     """All that a model could answer to beside its id."""
-    names = list(_names(model))
+    names = [*_names(model), *model.aliases]
     for name, profile in serving.get(model.path, {}).items():
         names += [name, profile.model.id]
     distinct = {name.casefold(): name for name in reversed(names)}
@@ -132,7 +132,7 @@ def _installed(named: Named, judgements: Mapping[str, Judgement], facts: Facts |
         profile=next(iter(profiles), model.profile),
         last_used=facts.used if facts else 0.0,
         problem=judged.problem or hash_problem(expected, found),
-        note=judged.note,
+        note=model.note or judged.note,
     )
 
 

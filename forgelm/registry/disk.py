@@ -40,6 +40,8 @@ class Lying(msgspec.Struct, frozen=True):
     """What an import calls it."""
     profile: str = ""
     """The profile that an import wrote for it."""
+    aliases: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def path(self) -> str:

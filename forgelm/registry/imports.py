@@ -27,6 +27,9 @@ class Record(msgspec.Struct, frozen=True):
     license: str = ""
     profile: str = ""
     """Name of the profile that was written for it."""
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+    """What its folder tells of it."""
 
     @property
     def path(self) -> str:
@@ -60,6 +63,8 @@ class Imports:
                     sha256=(record.sha256,) if record.sha256 and len(present) == 1 else (),
                     wanted_id=record.id,
                     profile=record.profile,
+                    aliases=record.aliases,
+                    note=record.note,
                 )
             )
         return found, missing
