@@ -8,7 +8,6 @@ then only what was synced counts, and the boot's id tells whether there was one.
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -123,15 +122,6 @@ def read_origin(target: Path) -> Origin | None:
 def write_origin(target: Path, origin: Origin) -> None:
     """Note where the file at `target` came from. Raises `OSError`."""
     _replace(Partial(target).origin, msgspec.json.format(msgspec.json.encode(origin)), durable=True)
-
-
-def partials(folder: Path) -> Iterator[tuple[Partial, State]]:
-    """Every file below `folder` of which a part is here."""
-    for path in sorted(folder.rglob(".*.part.json")):
-        partial = Partial(path.with_name(path.name.removeprefix(".").removesuffix(".part.json")))
-        state = partial.load()
-        if state is not None:
-            yield partial, state
 
 
 def boot_id() -> str:

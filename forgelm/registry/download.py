@@ -1,0 +1,198 @@
+"""The bytes of one file, by several connections at once, from what is here of it to all of it.
+
+The front of what is missing goes first, in requests that get smaller towards the end; one thread follows and hashes.
+The caller's thread only watches: it tells the progress, and ends everything within a moment.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+
+from forgelm.errors import ForgeError, InternalError
+from forgelm.registry import space
+from forgelm.registry.datafile import DataFile, Stopped
+from forgelm.registry.follower import Follower
+from forgelm.registry.ledger import Ledger
+from forgelm.registry.link import Changed, Link, NoRanges
+from forgelm.registry.partial import Partial, State
+from forgelm.registry.ranges import Queue, Ranges, Span
+from forgelm.registry.retries import Limits, Patience, Retryable
+from forgelm.registry.wire import Body
+
+TICK = 0.1
+"""Seconds between two looks at how far it is."""
+SPACE_SECONDS = 1.0
+LAST_BREATH = 0.5
+"""Seconds that threads get to end in; those that wait for a server end later, and can't write any more."""
+
+Watch = Callable[[int, int], None]
+"""Told how many bytes are here and how many are hashed; ends the download by raising."""
+
+
+class StartOver(Exception):
+    """What is here is worth nothing; `whole` if the server sends whole files only."""
+
+    def __init__(self, failure: Retryable, *, whole: bool = False) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+        self.whole = whole
+
+
+class Download:
+    """One attempt, that ends with the whole file or an exception; what came stays for the next."""
+
+    def __init__(self, link: Link, partial: Partial, state: State, limits: Limits, origin: str) -> None:
+        """`origin` is whom messages name. Raises `OSError`."""
+        self._link = link
+        self._folder = partial.target.parent
+        self._limits = limits
+        self._origin = origin
+        self._data = DataFile(partial.data)
+        self._ledger = Ledger(partial, state)
+        self._halt = threading.Event()
+        self._follower = Follower(self._data, self._ledger, state.size, self._halt, hashed=bool(state.sha256))
+        self._size = state.size
+        self._missing = Ranges(state.done).missing(state.size)
+        self._queue = Queue(self._missing, 1)
+        self._at_work = 0
+        self._moved = threading.Condition()
+        self._bodies: set[Body] = set()
+        self._ended = threading.Event()
+        self._digest = ""
+        self._failure: Exception | None = None
+
+    def run(self, watch: Watch, *, connections: int, whole: bool) -> str:
+        """The sha256, or "" where the hub tells none. Raises what `watch` raises, `ForgeError`, `OSError`, `StartOver`.
+
+        `whole` is for servers that know no ranges: one request for all of it, from the start.
+        """
+        self._queue = Queue(self._missing, connections)
+        work = [self._fetch_whole] if whole else [self._fetch_spans] * connections
+        threads = [threading.Thread(target=self._guarded, args=(run,), daemon=True) for run in [self._follow, *work]]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(watch)
+        finally:
+            self._stop(threads)
+        if self._failure is not None:
+            raise self._failure
+        return self._digest
+
+    def _watch(self, watch: Watch) -> None:
+        checked = time.monotonic()
+        while not self._ended.wait(TICK):
+            watch(self._ledger.total, self._follower.position)
+            if time.monotonic() - checked >= SPACE_SECONDS:
+                space.check(self._folder, 0, "what is being fetched")
+                checked = time.monotonic()
+
+    def _stop(self, threads: list[threading.Thread]) -> None:
+        self._halt.set()
+        self._data.stop()
+        with self._moved:
+            self._moved.notify_all()
+            for body in self._bodies:
+                body.interrupt()
+        until = time.monotonic() + LAST_BREATH
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._ledger.close()
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        """One thread's work; what goes wrong in it ends the whole."""
+        try:
+            run()
+        except Stopped:
+            return
+        except (ForgeError, OSError, StartOver) as error:
+            self._fail(error)
+        except Changed:
+            self._fail(StartOver(Retryable("the server has another version now")))
+        except NoRanges:
+            self._fail(StartOver(Retryable("the server knows no ranges"), whole=True))
+        except Exception as error:
+            self._fail(InternalError(f"the download failed: {error!r}"))
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        if not self._ended.is_set():
+            self._failure = error
+            self._ended.set()
+
+    # --- the follower's thread ---
+
+    def _follow(self) -> None:
+        try:
+            digest = self._follower.run()
+        except Retryable as failure:
+            raise StartOver(failure) from failure
+        finally:
+            self._data.close()
+        if digest is not None:
+            self._digest = digest
+            self._ended.set()
+
+    # --- the connections' threads ---
+
+    def _fetch_spans(self) -> None:
+        patience = Patience(self._limits, self._origin)
+        while (span := self._take()) is not None:
+            at, stop = span
+            try:
+                body = self._link.open(at, stop)
+                with contextlib.closing(self._pieces(body, stop - at)) as pieces:
+                    for piece in pieces:
+                        self._keep(at, piece)
+                        at += len(piece)
+                        patience.progressed()
+            except Retryable as failure:
+                self._give_back(at, stop)
+                self._halt.wait(patience.failed(failure))
+            else:
+                self._give_back(stop, stop)
+
+    def _fetch_whole(self) -> None:
+        try:
+            at = 0
+            with contextlib.closing(self._pieces(self._link.open_whole(), self._size)) as pieces:
+                for piece in pieces:
+                    self._keep(at, piece)
+                    at += len(piece)
+        except Retryable as failure:
+            raise StartOver(failure, whole=True) from failure
+
+    def _pieces(self, body: Body, length: int) -> Generator[bytes, None, None]:
+        """What comes, exactly `length` bytes of it. Raises `Retryable` when there is less."""
+        with self._moved:
+            self._bodies.add(body)
+        try:
+            while length and not self._halt.is_set():
+                piece = body.read()[:length]
+                if not piece:
+                    raise Retryable("the connection broke off")
+                length -= len(piece)
+                yield piece
+        finally:
+            with self._moved:
+                self._bodies.discard(body)
+            body.close()
+
+    def _keep(self, at: int, piece: bytes) -> None:
+        self._data.write(at, piece)
+        self._ledger.wrote(at, at + len(piece), self._link.etag)
+
+    def _take(self) -> Span | None:
+        """The next span; None when there will be none. A span that somebody fetches may still come back."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._queue.remaining or not self._at_work or self._halt.is_set())
+            span = None if self._halt.is_set() else self._queue.take()
+            self._at_work += span is not None
+            return span
+
+    def _give_back(self, start: int, stop: int) -> None:
+        with self._moved:
+            self._at_work -= 1
+            self._queue.give_back(start, stop)
+            self._moved.notify_all()

@@ -1,0 +1,239 @@
+"""The hub: search, what repositories hold, where their files are. The way to it is huggingface_hub's.
+
+Its addresses, its token (`HF_TOKEN`, else the file in `HF_HOME`), its endpoint (`HF_ENDPOINT`), and the environment's
+proxies. The token goes to the endpoint and to nobody else. Offline, nothing here opens a socket.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, get_args
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+import msgspec
+from huggingface_hub import HfApi, ModelInfo, RepoFile, constants, get_hf_file_metadata, get_token, hf_hub_url
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+from forgelm import __version__
+from forgelm.ipc.registry import Search, Sort
+from forgelm.registry import session
+from forgelm.registry.hub_errors import Asked, explain, offline
+from forgelm.registry.link import Link, NoRanges
+from forgelm.registry.remote import Location, RemoteFile, Repo
+from forgelm.registry.retries import Limits, Patience, Retryable
+from forgelm.registry.wire import Wire
+
+__all__ = ["Hub", "RemoteFile", "Repo"]
+
+T = TypeVar("T")
+
+AT_ONCE = 8
+"""Requests side by side in a search."""
+SEARCH_ATTEMPTS = 4
+"""Somebody waits in front of a screen."""
+EXPAND = ["cardData", "downloads", "gated", "lastModified", "likes", "sha", "tags"]
+SORTS = dict(zip(get_args(Sort), ("downloads", "likes", "last_modified", "trending_score"), strict=True))
+
+
+class Hub:
+    """One endpoint, as one account or nobody. Usable from several threads."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        token: str | None = None,
+        offline: bool | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """What isn't given is what the environment says. Opens nothing."""
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        self.offline = _says_offline() if offline is None else offline
+        self.limits = limits or Limits()
+        self._token = token
+        self._api: HfApi | None = None
+        self._lock = threading.Lock()
+        self._read_last: tuple[tuple[str, str, str], Link] | None = None
+
+    @property
+    def token(self) -> str | None:
+        """What requests to the endpoint are authorized with."""
+        if self._token is None and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+            return get_token()
+        return self._token
+
+    def search(self, search: Search) -> list[Repo]:
+        """Repositories with GGUF files, each with its files; those of a gated one may be hidden."""
+        asked = self._asked()
+
+        def page() -> list[ModelInfo]:
+            return list(
+                self._open().list_models(
+                    filter="gguf",
+                    search=search.query or None,
+                    author=search.author or None,
+                    sort=SORTS[search.sort],
+                    limit=search.limit,
+                    expand=EXPAND,  # type: ignore[arg-type]
+                )
+            )
+
+        found = self._ask(asked, page)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            trees = pool.map(self._visible_files, found)
+            return [_repo(info, files) for info, files in zip(found, trees, strict=True)]
+
+    def repo(self, id: str, revision: str = "main") -> Repo:
+        """A repository at a branch, tag or commit. Raises `NotFound`, `Forbidden`, `UpstreamFailed`, `Offline`."""
+        asked = self._asked(id, revision)
+        info = self._ask(asked, lambda: self._open().model_info(id, revision=revision, timeout=self.limits.stall))
+        return _repo(info, self._ask(asked, lambda: self._files(info)))
+
+    def read(self, repo: Repo, file: str, start: int, stop: int) -> bytes:
+        """The bytes of a file from `start` to `stop`, or to its end. Raises as `repo` does."""
+        remote = repo.file(file)
+        stop = min(stop, remote.size)
+        if start >= stop:
+            return b""
+        link = self._link_for(repo, remote)
+        return self._ask(self._asked(repo.id, repo.commit, file), lambda: _read(link, start, stop))
+
+    def link(self, repo: Repo, file: RemoteFile, wire: Wire, etag: str = "") -> Link:
+        """A file's address, for reading it over `wire`; `etag` is that of an earlier session."""
+        return Link(file, wire, lambda: self.locate(repo, file.path), self.headers_for, etag)
+
+    def locate(self, repo: Repo, file: str) -> Location:
+        """Ask once where a file's bytes are. Raises `Retryable` beside the errors."""
+        asked = self._asked(repo.id, repo.commit, file)
+        url = hf_hub_url(repo.id, file, revision=repo.commit, endpoint=self.endpoint)
+        found = self._once(
+            asked,
+            lambda: get_hf_file_metadata(
+                url,
+                token=self.token or False,
+                timeout=self.limits.stall,
+                endpoint=self.endpoint,
+                library_name="forgelm",
+                library_version=__version__,
+            ),
+        )
+        return Location(urljoin(url, found.location), found.etag or "", found.size)
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        """What authorizes a request to `url`: nothing, unless it is the hub's own."""
+        token = self.token if _origin(url) == _origin(self.endpoint) else None
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _link_for(self, repo: Repo, file: RemoteFile) -> Link:
+        """That of the last read, where it was of the same file: headers are read in several steps."""
+        key = (repo.id, repo.commit, file.path)
+        with self._lock:
+            if self._read_last is None or self._read_last[0] != key:
+                self._read_last = (key, self.link(repo, file, Wire(self.limits)))
+            return self._read_last[1]
+
+    def _visible_files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
+        def list_them() -> tuple[RemoteFile, ...]:
+            try:
+                return self._files(info)
+            except GatedRepoError:
+                return ()
+
+        return self._ask(self._asked(info.id, info.sha or ""), list_them)
+
+    def _files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
+        entries = self._open().list_repo_tree(info.id, recursive=True, revision=info.sha)
+        return tuple(
+            RemoteFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else "")
+            for entry in entries
+            if isinstance(entry, RepoFile)
+        )
+
+    def _open(self) -> HfApi:
+        with self._lock:
+            if self._api is None:
+                session.install()
+                self._api = HfApi(
+                    endpoint=self.endpoint,
+                    token=self.token or False,
+                    library_name="forgelm",
+                    library_version=__version__,
+                )
+            return self._api
+
+    def _asked(self, repo: str = "", revision: str = "", file: str = "") -> Asked:
+        return Asked(self.endpoint, not self.offline and self.token is not None, repo, revision, file)
+
+    def _ask(self, asked: Asked, call: Callable[[], T]) -> T:
+        """The answer, after some attempts if need be."""
+        attempts = min(SEARCH_ATTEMPTS, self.limits.attempts)
+        patience = Patience(msgspec.structs.replace(self.limits, attempts=attempts), self.endpoint)
+        while True:
+            try:
+                return self._once(asked, call)
+            except Retryable as failure:
+                time.sleep(patience.failed(failure))
+
+    def _once(self, asked: Asked, call: Callable[[], T]) -> T:
+        if self.offline:
+            raise offline(asked)
+        try:
+            self._open()
+            return call()
+        except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled) as error:
+            raise explain(error, asked) from error
+        except (ValueError, KeyError, TypeError, httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
+            # Not what the library expects: a portal's page, some other server.
+            raise explain(error, asked) from error
+
+
+def _read(link: Link, start: int, stop: int) -> bytes:
+    try:
+        body, skip = link.open(start, stop), 0
+    except NoRanges:
+        body, skip = link.open_whole(), start
+    content = bytearray()
+    try:
+        while len(content) < skip + stop - start:
+            piece = body.read()
+            if not piece:
+                raise Retryable("the connection broke off")
+            content += piece
+    finally:
+        body.close()
+    return bytes(content[skip : skip + stop - start])
+
+
+def _says_offline() -> bool:
+    said = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return said.upper() in constants.ENV_VARS_TRUE_VALUES
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _repo(info: ModelInfo, files: tuple[RemoteFile, ...]) -> Repo:
+    card = info.card_data
+    license, name, link = (_text(getattr(card, key, None)) for key in ("license", "license_name", "license_link"))
+    tagged = next((tag for tag in info.tags or () if tag.startswith("license:")), "").removeprefix("license:")
+    return Repo(
+        id=info.id,
+        commit=info.sha or "",
+        license=(name if license == "other" else "") or license or tagged,
+        license_link=link,
+        gated=bool(info.gated),
+        downloads=info.downloads or 0,
+        likes=info.likes or 0,
+        modified=info.last_modified.timestamp() if info.last_modified else 0.0,
+        files=files,
+    )
+
+
+def _text(value: object) -> str:
+    """A field of a model's card, which its author may have written as a list or not at all."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "")
