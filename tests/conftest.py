@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import models
+from tests.embedders import Embedders
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A suite that was started in the background inherits that, and so would every process whose Ctrl-C is tested.
@@ -46,3 +47,9 @@ def qwen35_apart_path() -> Path:
 def qwen35_vocab_path() -> Path:
     """A tiny random qwen35 with Qwen3.5's real vocabulary and template."""
     return models.qwen35_vocab()
+
+
+@pytest.fixture(scope="session")
+def embedders() -> Embedders:
+    """Tiny random embedding and rerank models."""
+    return models.embedders()

@@ -21,7 +21,25 @@ WORDPIECES = (
     *SPECIALS,
     *(f"▁{each}" for each in (*WORDS, *LETTERS, *"0123456789", *".,?!'[]")),
     *LETTERS,
-    *("ing", "ed", "s0"),
+    *(
+        "ing",
+        "ed",
+        "er",
+        "est",
+        "ly",
+        "ness",
+        "ment",
+        "able",
+        "ful",
+        "less",
+        "tion",
+        "al",
+        "ic",
+        "ous",
+        "ity",
+        "ive",
+        "ize",
+    ),
 )
 """Tokens as converted files have them: with ▁ at the beginning of a word, without the ## inside one."""
 RERANK_TEMPLATE = (

@@ -13,13 +13,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gguf
 
 from forgelm import paths
 from forgelm.config import Profile, read_profile
-from tests import make_qwen35, requantize
+from tests import make_embedder, make_qwen35, requantize
+from tests.embedders import Embedders, writers
 
 CACHE = paths.cache_dir() / "tests"
 DATA = Path(__file__).parent / "data"
@@ -78,6 +80,13 @@ def qwen35_vocab() -> Path:
     return _cached(f"qwen35-tiny-vocab-{_recipe()}.gguf", _write_qwen35_vocab)
 
 
+def embedders() -> Embedders:
+    """Embedding and rerank models with random weights."""
+    digest = _digest(make_embedder)
+    ways = writers(starter())
+    return Embedders(*(_cached(f"embedder-{name}-{digest}.gguf", ways[name]) for name in Embedders._fields))
+
+
 def metadata(path: Path, key: str) -> Any:
     """One value from a GGUF file's header. Raises `KeyError`."""
     return gguf.GGUFReader(path).fields[key].contents()
@@ -111,9 +120,13 @@ def _join_gemma(target: Path) -> None:
 
 def _recipe() -> str:
     """Names what random models are made from: a changed generator or template makes them anew."""
-    digest = hashlib.sha256(Path(make_qwen35.__file__).read_bytes())
-    digest.update(QWEN_TEMPLATE.read_bytes())
-    digest.update(starter_profile().model.sha256.encode())
+    return _digest(make_qwen35, QWEN_TEMPLATE.read_bytes())
+
+
+def _digest(generator: ModuleType, *others: bytes) -> str:
+    digest = hashlib.sha256(Path(str(generator.__file__)).read_bytes())
+    for data in (*others, starter_profile().model.sha256.encode()):
+        digest.update(data)
     return digest.hexdigest()[:12]
 
 

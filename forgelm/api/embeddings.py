@@ -141,6 +141,7 @@ class SideModel:
         A caller that is cancelled takes back what has not begun. Raises `RequestError`.
         """
         with self._client.admitted() as ticket:
+            # Before the vocabulary is opened here: llama.cpp ends a process on some broken ones.
             facts = await self._ready()
             texts = await self._prepared(prepare, facts)
             vectors = await self._client.compute(ticket, texts)
@@ -183,10 +184,9 @@ class SideModel:
                     await self._news.wait()
         except TimeoutError:
             raise Unavailable(f"the {self.kind} model is still loading", retry_after=5) from None
-        status, facts = self._keeper.status, self._keeper.facts
-        if status.phase is not Phase.READY or facts is None:
-            reason = status.reason or "no reason given"
-            raise Unavailable(f"the {self.kind} model is {status.phase.value}: {reason}", retry_after=5)
+        self._client.require_ready()
+        facts = self._keeper.facts
+        assert facts is not None, "a process that is ready has told them"
         return facts
 
     async def _prepared(self, prepare: Prepare, facts: EmbedderFacts) -> list[bytes]:

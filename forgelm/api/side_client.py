@@ -11,6 +11,7 @@ from forgelm.errors import EngineFailed, Overloaded, Unavailable
 from forgelm.ipc.embeddings import Embed, Forget, Vectors
 from forgelm.ipc.registry import Kind
 from forgelm.metrics import Metrics
+from forgelm.supervisor import Phase
 
 
 class Ticket:
@@ -76,11 +77,21 @@ class SideClient:
             self._end(ticket)
             self._metrics.side_requests.labels(self._kind, reason).inc()
 
+    def require_ready(self) -> None:
+        """Raise `Unavailable` unless the process takes texts now."""
+        assert self._keeper is not None
+        status = self._keeper.status
+        if status.phase is not Phase.READY:
+            reason = status.reason or "no reason given"
+            raise Unavailable(f"the {self._kind} model is {status.phase.value}: {reason}", retry_after=5)
+
     async def compute(self, ticket: Ticket, texts: Sequence[bytes]) -> list[bytes]:
         """The vectors of `texts` (token ids, int32), each as little-endian float32.
 
         Raises `Overloaded`, `Unavailable` when its turn doesn't come in time, and `EngineFailed`.
         """
+        # It may have died since the request was looked at, and its end isn't told to those who come later.
+        self.require_ready()
         tokens = sum(map(len, texts)) // 4
         self._require_room(tokens)
         self._metrics.side_tokens.labels(self._kind).inc(tokens)

@@ -33,6 +33,7 @@ class TextTooLong(InvalidRequest):
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/embeddings`."""
 
+    model: str | None = None
     input: str | list[str | int | list[int]]
     """Text or token ids, or several of those in a list."""
     encoding_format: Literal["float", "base64"] | None = None
@@ -49,6 +50,7 @@ class DocumentText(msgspec.Struct, frozen=True):
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/rerank`."""
 
+    model: str | None = None
     query: str
     documents: list[str | DocumentText]
     top_n: Annotated[int, Meta(ge=1)] | None = None

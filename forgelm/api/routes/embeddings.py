@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET, UnsetType
 
 from forgelm.api.embeddings import Computed, SideModel, SideText
-from forgelm.api.named import asked_model, left
+from forgelm.api.named import left
 from forgelm.api.side_requests import (
     EmbeddingRequest,
     RerankRequest,
@@ -74,8 +74,9 @@ def side_routes(embedder: SideModel | None, reranker: SideModel | None) -> list[
     """The handlers, bound to the models; where one is missing, its route says what to do."""
 
     async def embed(body: bytes) -> bytes:
-        model = _required(embedder, "embedding", body)
+        model = _required(embedder, "embedding")
         request, given = await asyncio.to_thread(decode_embedding, body)
+        model.require_name(request.model or "")
 
         def prepare(text: SideText, facts: EmbedderFacts) -> list[bytes]:
             asked_dimensions(request, facts.dimensions, facts.architecture, matryoshka=model.matryoshka)
@@ -85,8 +86,9 @@ def side_routes(embedder: SideModel | None, reranker: SideModel | None) -> list[
         return await asyncio.to_thread(_embeddings, request, computed, model.model_id)
 
     async def rank(body: bytes) -> bytes:
-        model = _required(reranker, "rerank", body)
+        model = _required(reranker, "rerank")
         request = await asyncio.to_thread(decode_rerank, body)
+        model.require_name(request.model or "")
         computed = await model.compute(lambda text, facts: pair_tokens(text.pairs, request, facts.context))
         return await asyncio.to_thread(_ranking, request, computed, model.model_id)
 
@@ -121,15 +123,14 @@ async def _while_connected(
             task.cancel()
 
 
-def _required(model: SideModel | None, kind: str, body: bytes) -> SideModel:
-    """The model, if the request means it. Raises `ModelNotFound`."""
+def _required(model: SideModel | None, kind: str) -> SideModel:
+    """The model, if there is one. Raises `ModelNotFound`."""
     if model is None:
         raise ModelNotFound(
             f"this server has no {kind} model: start it with `--{kind}-model PATH`, or name one as `model` in the "
             f"profile's [{kind}]",
             param="model",
         )
-    model.require_name(asked_model(body))
     return model
 
 
