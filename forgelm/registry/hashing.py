@@ -21,7 +21,7 @@ def hash_files(paths: Sequence[Path], total: int, progress: Watch, cancel: threa
             with path.open("rb", buffering=0) as file:
                 while block := file.read(BLOCK):
                     if cancel.is_set():
-                        raise Cancelled
+                        raise Cancelled(f"{path.name} isn't read any further")
                     digest.update(block)
                     done += len(block)
                     progress(Progress(done, total, "verifying"))

@@ -1,5 +1,6 @@
 """One download: how far it is, who watches it, and how to stop it. What it does and when, `jobs` knows."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from forgelm.registry.meter import Meter
 from forgelm.registry.planning import Planned
 from forgelm.registry.progress import Progress
 
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 Notify = Callable[[], None]
 """Called from any thread at each change; it must return at once."""
 
@@ -69,9 +71,10 @@ class Job:
         with self._lock:
             if state == "downloading":
                 self._meter.update(progress.bytes)
-            self._download = msgspec.structs.replace(
-                self._download, state=state, bytes=progress.bytes, total=progress.total or self._download.total
-            )
+            # What is hashed now was here before.
+            here = progress.bytes if state == "downloading" else max(progress.bytes, self._download.bytes)
+            total = progress.total or self._download.total
+            self._download = msgspec.structs.replace(self._download, state=state, bytes=here, total=total)
         self._tell()
 
     def become(self, state: State, *, model: str = "", error: Failure | None = None) -> None:
@@ -108,7 +111,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, RequestError):
         return Failure(error.code or error.type, str(error))
     if isinstance(error, ForgeError):
-        return Failure("model_error", str(error))
+        return Failure(_WORD.sub("_", type(error).__name__).lower(), str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Failure("io_error", f"{where}{error.strerror or error}")

@@ -1,23 +1,23 @@
-"""How far something is that takes long, and that it was stopped. What tells it and who hears it need nothing else of
-each other."""
+"""How far something is that takes long, and that it was stopped: for whoever tells it and whoever hears it."""
 
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
+from forgelm.errors import ForgeError
+
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far something is."""
+    """How far a file or model is. While "verifying", `bytes` are those that were hashed."""
 
     bytes: int
     total: int
     state: Literal["waiting", "downloading", "verifying"]
-    """Waiting is for another process that is at it, or for the hub."""
 
 
 Watch = Callable[[Progress], None]
 
 
-class Cancelled(Exception):
-    """Somebody asked to stop."""
+class Cancelled(ForgeError):
+    """Whoever wanted it doesn't any more; what is here of it stays."""

