@@ -135,8 +135,8 @@ KEYS = (
 )
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), VALUES), st.booleans())
-@example({"block_count": 1, "ssm.inner_size": 1, "attention.recurrent_layers": ()}, on_card=False)
+@given(values=st.dictionaries(st.sampled_from(KEYS), VALUES), on_card=st.booleans())
+@example(values={"block_count": 1, "ssm.inner_size": 1, "attention.recurrent_layers": ()}, on_card=False)
 @settings(deadline=None, max_examples=400)
 def test_headers_that_contradict_themselves_are_judged_all_the_same(values: dict, on_card: bool) -> None:
     usual = {
