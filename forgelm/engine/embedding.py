@@ -16,6 +16,8 @@ from forgelm.llama.embedder import Vectors as Array
 
 ANNOUNCE_SECONDS = 1.0
 """Decodes predicted to take longer are announced, so that the watchdog waits for them."""
+MEASURED_ROWS = 16
+"""Fewer tell more of what every decode costs than of what a row does."""
 
 
 class Embedder(Protocol):
@@ -70,7 +72,8 @@ class EmbeddingLoop:
             self._channel.send(Working(rows * self._row_seconds))
         began = time.monotonic()
         vectors = self._embedder.compute([text.tokens for text in texts])
-        self._row_seconds = (time.monotonic() - began) / rows
+        if rows >= MEASURED_ROWS:
+            self._row_seconds = (time.monotonic() - began) / rows
         self._send(texts, normalized(vectors) if self._normalize else vectors)
 
     def _send(self, texts: Sequence[Text], vectors: Array) -> None:

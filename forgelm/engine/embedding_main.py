@@ -17,7 +17,7 @@ from forgelm import log
 from forgelm.config import Engine
 from forgelm.engine.channel import Channel, PeerGone
 from forgelm.engine.child import Reporter, begin
-from forgelm.engine.embedding import EmbeddingLoop
+from forgelm.engine.embedding import MEASURED_ROWS, EmbeddingLoop
 from forgelm.engine.placement import place
 from forgelm.errors import ForgeError, ModelError
 from forgelm.ipc.embeddings import EmbedderConfig, EmbedderFacts, EmbedderReady, Score, ToEmbedder, decode_to_embedder
@@ -31,7 +31,6 @@ from forgelm.machine import read_cores, read_machine
 
 NICE = 5
 """How far behind the chat model's engine: what embeddings are for can wait longer than somebody who reads."""
-_WARMUP_ROWS = 16
 
 
 def main(arguments: list[str]) -> int:
@@ -106,7 +105,7 @@ class Loaded:
 
     def _warm_up(self) -> float:
         began = time.monotonic()
-        rows = min(_WARMUP_ROWS, self.embedder.context)
+        rows = min(MEASURED_ROWS, self.embedder.context)
         self.embedder.compute([np.zeros(rows, np.int32)])
         return (time.monotonic() - began) / rows
 
