@@ -8,7 +8,7 @@ from pathlib import Path
 from forgelm import log
 from forgelm.api.registry_client import RegistryClient
 from forgelm.config import Profile
-from forgelm.errors import ModelError, RegistryUnavailable
+from forgelm.errors import ModelError, RegistryUnavailable, UpstreamFailed
 from forgelm.ipc.registry import Download, DownloadRequest
 
 POLL_SECONDS = 0.5
@@ -55,7 +55,7 @@ class Fetching:
             download = await self._patiently(partial(self._registry.get_download, download.id))
         if download.state != "done":
             reason = download.error.message if download.error else f"its download was {download.state}"
-            raise ModelError(f"{self._profile.name}'s model can't be fetched: {reason}")
+            raise self._impossible(reason)
         return Path(download.path)
 
     async def _patiently(self, ask: Callable[[], Awaitable[Download]]) -> Download:
@@ -65,7 +65,12 @@ class Fetching:
                 return await ask()
             except RegistryUnavailable:
                 await asyncio.sleep(POLL_SECONDS)
+            except UpstreamFailed as error:
+                raise self._impossible(str(error)) from None
         raise ModelError("the registry doesn't start; its log lines say why")
+
+    def _impossible(self, reason: str) -> ModelError:
+        return ModelError(f"{self._profile.name}'s model can't be fetched: {reason}")
 
     def _tell(self, download: Download) -> None:
         self._download = download
