@@ -52,9 +52,11 @@ class Library:
         hub: "Callable[[], Hub]",
         repacked: frozenset[str],
         budget: Callable[[], Budget],
+        connections: int = 4,
     ) -> None:
         """`models` is `paths.models_dir()`, which the starter goes to. `hub` is called when the hub is needed first.
-        `repacked` and `budget` are this machine's: what its CPU copies, and its memory now."""
+        `repacked` and `budget` are this machine's: what its CPU copies, and its memory now.
+        `connections` at most are opened for a large file."""
         hub = Once(hub)
         self._models = models
         self._index = Index(state)
@@ -63,7 +65,7 @@ class Library:
         self._repacked = repacked
         self._budget = budget
         self._planner = Planner(models, hub, self.installed)
-        self._puller = Puller(models, hub, self._imports)
+        self._puller = Puller(models, hub, self._imports, connections)
 
     # --- what is here ---
 
@@ -180,6 +182,10 @@ class Library:
     def place_of(self, planned: Planned) -> Path:
         """Where a planned model is, or will be."""
         return self._puller.place_of(planned)
+
+    def begun(self, planned: Planned) -> int:
+        """Bytes that are here of a model that is to be fetched from the hub and isn't whole."""
+        return self._puller.begun(planned)
 
     def discard(self, planned: Planned) -> None:
         """Delete what is here of a model that wasn't fetched to its end, unless somebody fetches it."""

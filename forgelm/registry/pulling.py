@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 class Puller:
     """Fetches into one models' folder."""
 
-    def __init__(self, models: Path, hub: "Callable[[], Hub]", imports: Imports) -> None:
+    def __init__(self, models: Path, hub: "Callable[[], Hub]", imports: Imports, connections: int) -> None:
+        """`connections` at most are opened for a large file."""
         self._models = models
         self._hub = hub
         self._imports = imports
+        self._connections = connections
 
     def place_of(self, planned: Planned) -> Path:
         """Where the first part of the model is, or will be."""
@@ -51,6 +53,13 @@ class Puller:
         else:
             self._fetch(planned, progress, cancel)
         return self.place_of(planned)
+
+    def begun(self, planned: Planned) -> int:
+        """Bytes that are here of parts that aren't whole."""
+        if planned.here or planned.package:
+            return 0
+        partials = (Partial(self._models / safe_path(planned.repo.id, file.path)) for file in planned.repo.files)
+        return sum(state.bytes for partial in partials if (state := partial.load()) is not None)
 
     def discard(self, planned: Planned) -> None:
         """Delete what is here of the parts that aren't whole, unless somebody fetches them."""
@@ -97,7 +106,15 @@ class Puller:
         for file in planned.repo.files:
             repo = msgspec.structs.replace(planned.repo, license=planned.license)
             advance = functools.partial(_tell_all, progress, done, planned.bytes)
-            fetch(self._hub(), repo, file, self._models, cancel=cancel, progress=advance)
+            fetch(
+                self._hub(),
+                repo,
+                file,
+                self._models,
+                cancel=cancel,
+                progress=advance,
+                connections=self._connections,
+            )
             done += file.size
 
     def _check_space(self, planned: Planned) -> None:
