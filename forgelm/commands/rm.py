@@ -1,0 +1,47 @@
+"""`forgelm rm`: delete a model, or forget one that was imported."""
+
+from typing import TYPE_CHECKING
+
+import click
+import rich_click
+
+from forgelm.commands.completing import complete_models
+from forgelm.commands.terminal import can_ask, confirm, printable, size_text
+from forgelm.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from forgelm.registry.library import Library
+
+
+@click.command(cls=rich_click.RichCommand)
+@click.argument("model", metavar="ID", shell_complete=complete_models)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def rm(model: str, yes: bool) -> None:
+    """Delete the model ID of `forgelm models`; of an imported one only forget where it is.
+
+    A running server that has the model loaded goes on with it, and the room on the disk is free once that server lets
+    it go.
+    """
+    from forgelm import log
+    from forgelm.commands.library import open_shelf
+
+    log.configure("warning")
+    library = open_shelf()
+    if not yes and can_ask() and not confirm(_question(library, model)):
+        raise click.exceptions.Exit(1)
+    gone = library.remove(model)
+    done = f"forgotten; its file stays at {gone.path}" if gone.origin == "import" else "deleted"
+    click.echo(printable(f"{gone.id} is {done}"), err=True)
+
+
+def _question(library: "Library", name: str) -> str:
+    """Raises `ModelNotFound`."""
+    try:
+        model = library.find(name)
+    except ModelNotFound:
+        if name in library.listing().missing:
+            return printable(f"Forget {name}, which isn't there at the moment?")
+        raise
+    if model.origin == "import":
+        return printable(f"Forget {model.id}? Its file stays at {model.path}")
+    return printable(f"Delete {model.id} ({size_text(model.bytes)}) at {model.path}?")

@@ -1,0 +1,23 @@
+"""Tables on stdout: as wide as the terminal, and where there is none wide enough for what reads them next."""
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from forgelm.commands.terminal import coloured
+
+WIDTH = 120
+"""Columns where there is no terminal to ask."""
+
+
+def console() -> Console:
+    """Writes to stdout what isn't told to be marked up."""
+    width = None if sys.stdout.isatty() else WIDTH
+    return Console(file=sys.stdout, width=width, no_color=not coloured(sys.stdout), highlight=False, markup=False)
+
+
+def table() -> Table:
+    """An empty one."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

@@ -1,0 +1,54 @@
+"""`forgelm verify`: the bytes of models against the sha256 they should have."""
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+import rich_click
+
+from forgelm.commands.completing import complete_models
+from forgelm.commands.progress import Advance, interruptible, progress
+from forgelm.commands.terminal import echo, printable
+from forgelm.ipc.registry import Installed
+
+if TYPE_CHECKING:
+    from forgelm.registry.library import Library
+
+
+@click.command(cls=rich_click.RichCommand)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_models)
+def verify(ids: tuple[str, ...]) -> None:
+    """Read models, all of them if no ID is given, and compare their sha256 with what the hub or a profile says.
+
+    Exits with 1 if one is damaged or can't be served. Nothing is changed: `forgelm rm` deletes a damaged one.
+    """
+    from forgelm import log
+    from forgelm.commands.library import open_shelf
+
+    log.configure("warning")
+    library = open_shelf()
+    models = [library.find(each) for each in ids] if ids else library.installed()
+    wrong = 0
+    with progress() as advance:
+        for model in models:
+            after = interruptible(partial(_verify, library, model, advance))
+            wrong += bool(after.problem)
+            echo(_verdict(model, after))
+    if not models:
+        click.echo("there are no models to verify", err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _verify(library: "Library", model: Installed, advance: Advance, cancel: threading.Event) -> Installed:
+    return library.verify(model.path, lambda now: advance(model.id, now.bytes, now.total), cancel)
+
+
+def _verdict(before: Installed, after: Installed) -> str:
+    name = printable(after.id)
+    if after.problem:
+        return click.style(f"wrong    {name}: {printable(after.problem)}", fg="red")
+    if before.sha256 or before.origin == "hub":
+        return f"{click.style('right', fg='green')}    {name}"
+    return f"unknown  {name}: nobody says what its sha256 should be; it is {after.sha256}"
