@@ -13,13 +13,14 @@ from forgelm.errors import ForgeError, InternalError
 from forgelm.registry import space
 from forgelm.registry.datafile import DataFile, Stopped
 from forgelm.registry.follower import Follower
-from forgelm.registry.ledger import Ledger
+from forgelm.registry.ledger import BLOCK, RECORD, Ledger
 from forgelm.registry.link import Changed, Link, NoRanges
 from forgelm.registry.partial import Partial, State
 from forgelm.registry.ranges import Queue, Ranges, Span
 from forgelm.registry.retries import Limits, Patience, Retryable
 from forgelm.registry.wire import Body
 
+LARGEST_READ = 1 << 20
 TICK = 0.1
 """Seconds between two looks at how far it is."""
 SPACE_SECONDS = 1.0
@@ -55,6 +56,7 @@ class Download:
         self._size = state.size
         self._missing = Ranges(state.done).missing(state.size)
         self._queue = Queue(self._missing, 1)
+        self._most = LARGEST_READ
         self._at_work = 0
         self._moved = threading.Condition()
         self._bodies: set[Body] = set()
@@ -68,6 +70,7 @@ class Download:
         `whole` is for servers that know no ranges: one request for all of it, from the start.
         """
         self._queue = Queue(self._missing, connections)
+        self._most = min(LARGEST_READ, (BLOCK - RECORD) // connections)
         work = [self._fetch_whole] if whole else [self._fetch_spans] * connections
         threads = [threading.Thread(target=self._guarded, args=(run,), daemon=True) for run in [self._follow, *work]]
         for thread in threads:
@@ -169,7 +172,7 @@ class Download:
             self._bodies.add(body)
         try:
             while length and not self._halt.is_set():
-                piece = body.read()[:length]
+                piece = body.read(min(length, self._most))
                 if not piece:
                     raise Retryable("the connection broke off")
                 length -= len(piece)

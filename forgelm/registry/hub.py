@@ -19,7 +19,6 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationE
 
 from forgelm import __version__
 from forgelm.ipc.registry import Search, Sort
-from forgelm.registry import session
 from forgelm.registry.hub_errors import Asked, explain, offline
 from forgelm.registry.link import Link, NoRanges
 from forgelm.registry.remote import Location, RemoteFile, Repo
@@ -155,7 +154,6 @@ class Hub:
     def _open(self) -> HfApi:
         with self._lock:
             if self._api is None:
-                session.install()
                 self._api = HfApi(
                     endpoint=self.endpoint,
                     token=self.token or False,
@@ -198,7 +196,7 @@ def _read(link: Link, start: int, stop: int) -> bytes:
     content = bytearray()
     try:
         while len(content) < skip + stop - start:
-            piece = body.read()
+            piece = body.read(skip + stop - start - len(content))
             if not piece:
                 raise Retryable("the connection broke off")
             content += piece

@@ -9,8 +9,8 @@ from forgelm.registry.ranges import Ranges
 
 BLOCK = 8 << 20
 """Bytes that are fetched again at most after a sudden end: no more than these are here and not in the state file."""
-MOST_CONNECTIONS = 16
-"""With this many, each with one piece of `wire.PIECE` bytes that isn't counted yet, half a block is spent."""
+RECORD = BLOCK // 2
+"""Bytes after which the state file is written. The other half are those that connections read and don't yet count."""
 
 
 class Ledger:
@@ -42,7 +42,7 @@ class Ledger:
             self._unrecorded += stop - start
             if etag != self._state.etag:
                 self._state = msgspec.structs.replace(self._state, etag=etag)
-            if self._unrecorded >= BLOCK // 2 or self.is_whole:
+            if self._unrecorded >= RECORD or self.is_whole:
                 self._record()
             self._grown.notify_all()
 

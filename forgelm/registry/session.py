@@ -38,10 +38,14 @@ class Session(httpx2.Client):
         return response
 
 
-def install() -> None:
-    """Have huggingface_hub use it. Raises `ConfigError` for a proxy that can't be used."""
+def _new() -> Session:
+    """What huggingface_hub calls before its first request. Raises `ConfigError` for a proxy that can't be used."""
     refuse_socks()
-    set_client_factory(lambda: Session(follow_redirects=True, timeout=TIMEOUT))
+    return Session(follow_redirects=True, timeout=TIMEOUT)
+
+
+# Once and here: setting it again would close the session that other threads work with.
+set_client_factory(_new)
 
 
 def refuse_socks() -> None:

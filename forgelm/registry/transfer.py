@@ -19,7 +19,6 @@ from forgelm.errors import MachineError, UpstreamFailed
 from forgelm.registry import locks, space
 from forgelm.registry.download import Download, StartOver
 from forgelm.registry.hub import Hub
-from forgelm.registry.ledger import MOST_CONNECTIONS
 from forgelm.registry.names import safe_path
 from forgelm.registry.partial import Origin, Partial, State, boot_id, read_origin, write_origin
 from forgelm.registry.progress import Cancelled, Progress, Watch
@@ -27,6 +26,7 @@ from forgelm.registry.remote import RemoteFile, Repo
 from forgelm.registry.retries import Patience
 from forgelm.registry.wire import Wire
 
+MOST_CONNECTIONS = 16
 LARGE = 64 << 20
 """Bytes from which on several connections are worth their handshakes."""
 CHUNK = 1 << 20

@@ -7,6 +7,7 @@ as `http.client` doesn't by itself.
 
 import contextlib
 import socket
+import time
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,8 +19,9 @@ from forgelm import __version__
 from forgelm.registry.retries import Limits, Retryable
 from forgelm.registry.session import refuse_socks, refuse_untrusted
 
-PIECE = 256 << 10
-"""Bytes of one read at most."""
+SMALLEST_READ = 16 << 10
+SOON, LATE = 0.05, 0.25
+"""Seconds that a read should take: shorter ones cost more CPU, longer ones keep whoever wants to stop waiting."""
 
 
 class Body:
@@ -27,6 +29,7 @@ class Body:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
+        self._amount = SMALLEST_READ
         self.status = response.status
         self.headers = response.headers
 
@@ -36,12 +39,19 @@ class Body:
         etag = self.headers.get("etag") or ""
         return etag if etag.startswith('"') else ""
 
-    def read(self) -> bytes:
-        """What has come, at most a `PIECE`; b"" at the end. Raises `Retryable` when it broke off before that."""
+    def read(self, most: int) -> bytes:
+        """The next bytes, as many as come in a moment; b"" at the end. Raises `Retryable` if it broke off before."""
+        began = time.monotonic()
         try:
-            return self._response.read1(PIECE, decode_content=False)
+            piece = self._response.read(min(self._amount, most), decode_content=False)
         except HTTPError as error:
             raise Retryable(_plain(error)) from error
+        seconds = time.monotonic() - began
+        if seconds < SOON:
+            self._amount = min(2 * self._amount, most)
+        elif seconds > LATE:
+            self._amount = max(self._amount // 2, SMALLEST_READ)
+        return piece
 
     def close(self) -> None:
         """Keep the connection if all of the body was read, else end it."""
