@@ -60,7 +60,10 @@ def find(path: Path) -> Found:
     commit of each file counts, and in Ollama's folder what its manifests name. Raises `InvalidRequest` when there is
     nothing at `path`, or far too much.
     """
-    root = path.expanduser().absolute()
+    try:
+        root = path.expanduser().absolute()
+    except RuntimeError:
+        raise InvalidRequest(f"There is no user of the name in {path}.", param="path") from None
     if _shown(root) != str(root):
         raise InvalidRequest(f"{_shown(root)} isn't named in UTF-8: rename it.", param="path")
     search = _Search(root if root.is_dir() else root.parent)
@@ -169,11 +172,13 @@ class _Search:
         if not self._is_new(parts[0]) or (place.revision and (place.repo, place.file) in self._cached):
             return
         self._cached.add((place.repo, place.file))
-        judged = self._judge(parts, parts[0], candidate.file)
+        # In a repository a folder may be named after the quantization of what is in it.
+        name = place.file or candidate.file
+        judged = self._judge(parts, parts[0], name)
         if judged is None:
             return
         header, judgement = judged
-        quant = candidate.quant or judgement.quant
+        quant = quant_of(name) or judgement.quant
         self.models.append(
             FoundModel(
                 path=parts[0],

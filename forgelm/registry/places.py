@@ -29,8 +29,8 @@ def place_of(path: Path, root: Path) -> Place:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file in the Hugging Face cache: a blob of a large file is called so. "" for others."""
-    name = path.resolve().name
-    return name if path.is_symlink() and _SHA256.fullmatch(name) else ""
+    blob = path.readlink().name if path.is_symlink() else ""
+    return blob if _SHA256.fullmatch(blob) else ""
 
 
 def snapshots(folder: Path) -> list[Path]:
