@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,17 +122,15 @@ class Library:
         """
         found = find(path)
         inside = {part.path for each in scan(self._models) for part in each.parts}
-        records, profiles = list[Record](), list[str]()
+        by_path: dict[str, list[FoundModel]] = {}
         for model in found.models:
-            if str(model.path) in inside:
-                continue
-            profile = self._profile_for(model)
-            records.append(_record(model, profile))
-            profiles += [profile] if profile else []
-        self._imports.add(records)
+            if str(model.path) not in inside:
+                by_path.setdefault(str(model.path), []).append(model)
+        profiles = {path: [_profile_for(model) for model in same] for path, same in by_path.items()}
+        self._imports.add(_record(same, next(filter(None, profiles[path]), "")) for path, same in by_path.items())
         paths = {str(model.path) for model in found.models}
         models = tuple(each for each in self.installed() if each.path in paths)
-        return Imported(models, found.refused, found.companions, tuple(profiles))
+        return Imported(models, found.refused, found.companions, tuple(filter(None, chain(*profiles.values()))))
 
     def verify(self, name: str, progress: Watch, cancel: threading.Event) -> Installed:
         """Hash a model; a wrong one is told in `problem` and stays. Raises `ModelNotFound` and `Cancelled`."""
@@ -234,15 +233,16 @@ class Library:
         self._index.judged(new)
         return found
 
-    def _profile_for(self, model: FoundModel) -> str:
-        """The name of the profile made of a model's settings; "" where there are none, or it can't be written."""
-        if not model.profile_toml:
-            return ""
-        try:
-            return write_profile(model.profile_toml, model.path)
-        except (ConfigError, OSError) as error:
-            log.get("registry").warning("no profile is written", model=model.id, reason=str(error))
-            return ""
+
+def _profile_for(model: FoundModel) -> str:
+    """The name of the profile made of a model's settings; "" where there are none, or it can't be written."""
+    if not model.profile_toml:
+        return ""
+    try:
+        return write_profile(model.profile_toml, model.path)
+    except (ConfigError, OSError) as error:
+        log.get("registry").warning("no profile is written", model=model.id, reason=str(error))
+        return ""
 
 
 def _unknown(name: str, models: Sequence[Installed]) -> ModelNotFound:
@@ -257,7 +257,10 @@ def _unknown(name: str, models: Sequence[Installed]) -> ModelNotFound:
     return ModelNotFound(f"there is no model {name[:80]!r} here; {known}", param="model")
 
 
-def _record(model: FoundModel, profile: str) -> Record:
+def _record(same: Sequence[FoundModel], profile: str) -> Record:
+    """Of one file, which Ollama may have under several names with settings of their own."""
+    model, *others = same
+    names = [name for other in others for name in (other.id, *other.aliases)]
     return Record(
         parts=tuple(map(str, model.parts)),
         id=model.id,
@@ -266,6 +269,6 @@ def _record(model: FoundModel, profile: str) -> Record:
         sha256=model.sha256,
         license=model.license,
         profile=profile,
-        aliases=model.aliases,
+        aliases=(*model.aliases, *names),
         note=model.judgement.note,
     )

@@ -1,0 +1,78 @@
+"""What models are called: an id for each that no other has, and aliases that are nobody else's."""
+
+import pytest
+
+from forgelm.registry.catalog import hash_problem, unique_aliases, unique_ids
+from forgelm.registry.disk import Lying
+from forgelm.registry.index import Stamp
+from forgelm.registry.names import quant_of
+
+
+def lying(relative: str, *, repo: str = "", wanted_id: str = "") -> Lying:
+    """A model in the models' folder, or with a `wanted_id` an imported one."""
+    return Lying(
+        parts=(Stamp(f"/models/{relative}", 1, 1),),
+        quant=quant_of(relative),
+        relative="" if wanted_id else relative,
+        origin="import" if wanted_id else "hub" if repo else "local",
+        repo=repo,
+        wanted_id=wanted_id,
+    )
+
+
+IDS = [
+    ([lying("a.gguf")], ["a"]),
+    ([lying("o/r/m-Q4_K_M.gguf", repo="o/r")], ["o/r:Q4_K_M"]),
+    ([lying("o/r/m.gguf", repo="o/r")], ["m"]),
+    ([lying("x/qwen.gguf", wanted_id="qwen3.5:9b")], ["qwen3.5:9b"]),
+    (
+        [
+            lying("o/r/m-Q4_0.gguf", repo="o/r"),
+            lying("o/r/m-Q8_0.gguf", repo="o/r"),
+            lying("o/s/m-Q8_0.gguf", repo="o/s"),
+        ],
+        ["o/r:Q4_0", "o/r:Q8_0", "o/s:Q8_0"],
+    ),
+    ([lying("o/r/a-Q4_0.gguf", repo="o/r"), lying("o/r/b-Q4_0.gguf", repo="o/r")], ["a-Q4_0", "b-Q4_0"]),
+    ([lying("x/m.gguf"), lying("y/m.gguf"), lying("z.gguf")], ["x/m", "y/m", "z"]),
+    ([lying("x/M.gguf"), lying("y/m.gguf")], ["x/M", "y/m"]),
+    ([lying("a/x/m.gguf"), lying("b/x/m.gguf")], ["a/x/m.gguf", "b/x/m.gguf"]),
+    ([lying("m.gguf"), lying("x/m.gguf")], ["m.gguf", "x/m"]),
+    # The one's file is called as the other asks to be called.
+    ([lying("x/tag.gguf"), lying("y/z.gguf", wanted_id="tag")], ["x/tag", "z"]),
+]
+
+
+@pytest.mark.parametrize(("files", "ids"), IDS)
+def test_ids(files: list[Lying], ids: list[str]) -> None:
+    assert unique_ids(files) == ids
+    assert unique_ids(files[::-1]) == ids[::-1]
+
+
+def test_an_alias_of_two_is_nobodys() -> None:
+    found = unique_aliases(["a", "b", "c"], [["one", "Same"], ["two", "same"], ["three"]])
+    assert found == [("one",), ("two",), ("three",)]
+
+
+def test_an_alias_that_is_an_id_is_dropped() -> None:
+    assert unique_aliases(["a", "b"], [["B", "x"], ["y"]]) == [("x",), ("y",)]
+
+
+def test_split_models_are_called_without_their_numbers() -> None:
+    assert unique_ids([lying("big-00001-of-00002.gguf")]) == ["big"]
+
+
+def test_hashes_are_compared_part_by_part() -> None:
+    assert hash_problem(("aa", "bb"), "aa,bb") == ""
+    assert hash_problem(("aa", ""), "aa,xx") == ""
+    assert hash_problem((), "aa") == ""
+    assert hash_problem(("aa",), "") == ""
+    assert "it is damaged: its sha256 is xx and should be aa" in hash_problem(("aa",), "xx")
+    assert "part 2 of it is damaged" in hash_problem(("aa", "bb"), "aa,xx")
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"), [("a.gguf", "a"), ("a.GGUF", "a"), ("a.b-Q4_0.gguf", "a.b-Q4_0"), ("b", "b")]
+)
+def test_a_stem_is_the_name_without_its_ending(name: str, stem: str) -> None:
+    assert lying(name).stem == stem
