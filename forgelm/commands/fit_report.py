@@ -1,6 +1,5 @@
 """What `forgelm fit` prints: tables for people, or one JSON object."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import click
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from forgelm.commands.terminal import coloured
+from forgelm.commands.tables import console
 from forgelm.config import Engine, Profile
 from forgelm.fit.budget import Budget, Pool
 from forgelm.fit.ladder import Ladder, Setting, on_gpu
@@ -19,8 +17,6 @@ from forgelm.fit.need import MIB, Need, Speculation, kv_per_token, need
 from forgelm.fit.shapes import Shape
 from forgelm.fit.verdict import Verdict, Ways
 
-WIDTH = 120
-"""Columns where there is no terminal to ask."""
 COMPARED = ("f16", "q8_0", "q4_0")
 AT_ONCE = (1, 2, 4)
 GIB = 2**30
@@ -42,24 +38,24 @@ def print_report(report: Report, verdict: Verdict | None, *, as_json: bool) -> N
     if as_json:
         click.echo(msgspec.json.encode(_as_json(report, verdict)).decode())
         return
-    console = _console()
+    out = console()
     profile = verdict.profile if verdict else report.profile
     taken = verdict.need if verdict else _need(report, profile)
-    console.print(f"{profile.name}: {report.path.name}, by {report.shape.source}")
-    console.print(_settings(report, profile, _speculation(report, verdict)), "\n")
-    console.print(_sum_table(report, taken))
+    out.print(f"{profile.name}: {report.path.name}, by {report.shape.source}")
+    out.print(_settings(report, profile, _speculation(report, verdict)), "\n")
+    out.print(_sum_table(report, taken))
     for line in _remarks(report, verdict, taken):
-        console.print(line)
+        out.print(line)
     if verdict:
-        console.print()
-        console.print(_context_table(profile, _ladder(report, verdict)))
+        out.print()
+        out.print(_context_table(profile, _ladder(report, verdict)))
 
 
 def print_quants(profile: Profile, shapes: Sequence[tuple[str, Shape]], budget: Budget) -> None:
     """The profile's model in several quantizations: weights, and the longest context by KV type and requests."""
-    console = _console()
+    out = console()
     if not shapes:
-        console.print(f"Nothing is published here about {profile.model.file}")
+        out.print(f"Nothing is published here about {profile.model.file}")
         return
     first = shapes[0][1]
     per_token = ", ".join(f"{kind} {kv_per_token(first, kind):,}" for kind in COMPARED)
@@ -79,12 +75,7 @@ def print_quants(profile: Profile, shapes: Sequence[tuple[str, Shape]], budget: 
         found = _contexts(Ladder(shape, budget), profile).values()
         cells = [_tokens(size) for row in found for size in row.values()]
         table.add_row(quant, _gib(weights.gpu or weights.host), *cells)
-    console.print(table)
-
-
-def _console() -> Console:
-    width = None if sys.stdout.isatty() else WIDTH
-    return Console(file=sys.stdout, width=width, no_color=not coloured(sys.stdout), highlight=False)
+    out.print(table)
 
 
 def _need(report: Report, profile: Profile) -> Need:

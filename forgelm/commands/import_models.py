@@ -1,5 +1,6 @@
 """`forgelm import`: list models that other programs put on this machine, from where they are."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -47,8 +48,8 @@ def _print(found: Imported) -> None:
         click.echo(printable(f"refused {file}: {reason}"), err=True)
     for file in found.companions[:SHOWN]:
         click.echo(printable(f"goes with a model and is none: {file}"), err=True)
-    if more := len(found.companions) - SHOWN:
-        click.echo(f"and {more} more such files" if more > 0 else "", err=True, nl=more > 0)
+    if len(found.companions) > SHOWN:
+        click.echo(f"and {len(found.companions) - SHOWN} more such files", err=True)
     for profile in found.profiles:
         click.echo(printable(f"wrote profile {profile}"), err=True)
     if servable := [model for model in found.models if not model.problem]:
@@ -58,4 +59,4 @@ def _print(found: Imported) -> None:
 def _serve(model: Installed) -> str:
     if model.profile:
         return f"forgelm serve --profile {printable(model.profile)}"
-    return f"forgelm serve --model {printable(model.id)}"
+    return f"forgelm serve --model {shlex.quote(printable(model.id))}"

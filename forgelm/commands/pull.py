@@ -1,5 +1,6 @@
 """`forgelm pull`: bring a model onto this machine, and say before that which it is and what is known of it."""
 
+import shlex
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from forgelm.registry.planning import Planned
     from forgelm.registry.progress import Progress
 
-DOING = {"waiting": "Waiting", "downloading": "Fetching", "verifying": "Checking"}
+DOING = {"waiting": "Waiting for another process to fetch", "downloading": "Fetching", "verifying": "Checking"}
 
 
 class Consent(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ def pull(
 
 
 def _option(planned: "Planned", model: Installed) -> str:
-    return f"--profile {planned.profile}" if planned.profile else f"--model {model.id}"
+    return f"--profile {planned.profile}" if planned.profile else f"--model {shlex.quote(model.id)}"
 
 
 def _plan(library: "Library", request: DownloadRequest) -> "Planned":

@@ -9,7 +9,7 @@ import msgspec
 
 from forgelm.commands.terminal import printable, size_text
 from forgelm.config import ModelSource, Profile, available_profiles, load_profile
-from forgelm.errors import ForgeError, InvalidRequest, Offline, UpstreamFailed
+from forgelm.errors import ForgeError, InvalidRequest, UpstreamFailed
 from forgelm.ipc.registry import DownloadRequest, Search
 
 if TYPE_CHECKING:
@@ -133,8 +133,9 @@ def near_misses(library: "Library", request: DownloadRequest) -> str:
     try:
         found = library.search(Search(query=name, limit=5)).models
         found = found or library.search(Search(author=owner, limit=10)).models
-    except (Offline, ForgeError):
+    except ForgeError:
         return ""
-    ids = [model.repo for model in found if model.repo != wanted]
-    near = get_close_matches(wanted, ids, n=3, cutoff=0.5)
+    ids = [model.repo for model in found]
+    # Where the repository is there, something in it isn't, and others are no help.
+    near = [] if wanted in ids else get_close_matches(wanted, ids, n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""

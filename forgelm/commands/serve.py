@@ -12,6 +12,7 @@ from forgelm import log
 from forgelm.api.served import Launch, Target
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
+from forgelm.commands.completing import complete_models
 from forgelm.commands.launching import Asked, MachineLauncher
 from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.drafting import SPECULATION
@@ -32,7 +33,12 @@ def _env(name: str) -> dict[str, Any]:
 @click.command(cls=rich_click.RichCommand)
 @click.option("--profile", **_env("PROFILE"), help="Profile name or TOML file; without it, the largest that fits.")
 @click.option("--preset", **_env("PRESET"), help="The profile's sizes for short, medium or long contexts.")
-@click.option("--model", **_env("MODEL"), help="Serve this instead: a GGUF, or a name that `forgelm models` lists.")
+@click.option(
+    "--model",
+    **_env("MODEL"),
+    shell_complete=complete_models,
+    help="Serve this instead: a GGUF, or a name that `forgelm models` lists.",
+)
 @click.option("--host", **_env("HOST"), help="Address to listen on.")
 @click.option("--port", type=int, **_env("PORT"), help="Port; 0 picks a free one.")
 @click.option("--context", type=int, **_env("CONTEXT"), help="KV cells in the pool, in tokens.")

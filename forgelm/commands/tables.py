@@ -15,7 +15,9 @@ WIDTH = 120
 def console() -> Console:
     """Writes to stdout what isn't told to be marked up."""
     width = None if sys.stdout.isatty() else WIDTH
-    return Console(file=sys.stdout, width=width, no_color=not coloured(sys.stdout), highlight=False, markup=False)
+    return Console(
+        file=sys.stdout, width=width, no_color=not coloured(sys.stdout), highlight=False, markup=False, emoji=False
+    )
 
 
 def table() -> Table:

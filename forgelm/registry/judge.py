@@ -11,7 +11,6 @@ from forgelm.ipc.registry import Kind
 from forgelm.registry.architectures import COMPANIONS, EMBEDDING, KNOWN, UNSERVED
 from forgelm.registry.headers import COUNT, elements
 from forgelm.registry.names import quant_of
-from forgelm.text.template import ChatTemplate
 
 _FILE_TYPES = """
     F32 F16 Q4_0 Q4_1 . . . Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS
@@ -158,6 +157,9 @@ def _kind(header: Header) -> Kind:
 def _template_note(source: str) -> str:
     if not source:
         return NO_TEMPLATE
+    # With it comes Jinja, for which whoever lists models that were judged before has no use.
+    from forgelm.text.template import ChatTemplate
+
     try:
         ChatTemplate(source)
     except ModelError as error:
