@@ -21,15 +21,22 @@ def roots() -> tuple[Path, ...]:
 
 
 def cached(repo: str, commit: str, file: RemoteFile) -> Path | None:
-    """The file in a cache, if it is there whole: of the right size, and the right sha256 where the cache tells."""
+    """The file in a cache, if it is there whole: of the right size, and the right sha256 where the cache tells.
+
+    One of another commit will do where both sha256 are known: most commits leave the large files as they are.
+    """
     for root in roots():
-        path = _folder(root, repo) / "snapshots" / commit / file.path
+        snapshots = _folder(root, repo) / "snapshots"
         try:
-            right = path.stat().st_size == file.size and _may_be(sha256_of(path), file.sha256)
+            same = snapshots / commit / file.path
+            if same.is_file() and same.stat().st_size == file.size and _may_be(sha256_of(same), file.sha256):
+                return same
+            for other in sorted(snapshots.iterdir()) if file.sha256 else ():
+                path = other / file.path
+                if sha256_of(path) == file.sha256 and path.is_file() and path.stat().st_size == file.size:
+                    return path
         except OSError:
             continue
-        if right:
-            return path
     return None
 
 
