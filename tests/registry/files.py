@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 
 from forgelm.gguf.header import Header, Tensor, Value
+from forgelm.registry.importing import Found, FoundModel
 
 
 def header_of(
@@ -75,6 +76,20 @@ def rewrite(source: Path, target: Path, values: Mapping[str, Any], more: Sequenc
         writer.add_tensor(name, np.ones((4, 64), dtype=np.float32))
     _finish(writer)
     return target
+
+
+def link(target: Path, path: Path) -> Path:
+    """A link at `path`, in a folder that needn't be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+    return path
+
+
+def only(found: Found) -> FoundModel:
+    """The one model that was found where nothing was refused."""
+    assert found.refused == {}
+    (model,) = found.models
+    return model
 
 
 def _finish(writer: gguf.GGUFWriter) -> None:
