@@ -102,6 +102,8 @@ class _Fetching:
         whole = wrong = False
         while True:
             space.check(self._partial.target.parent, self._file.size - state.bytes, self._file.path)
+            # Before anything comes: a small file may be there before the first look at how far it is.
+            self._tell(state.bytes, "downloading")
             try:
                 digest = self._download(state, whole=whole)
             except StartOver as reason:
