@@ -12,7 +12,13 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     log.configure("error")
     del ctx, param
     try:
-        found = open_shelf().installed()
+        with open_shelf() as shelf:
+            found = shelf.installed()
     except Exception:  # noqa: BLE001
         return []
     return [CompletionItem(model.id) for model in found if model.id.casefold().startswith(incomplete.casefold())]
+
+
+def complete_models_and_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The same, and paths where no id begins so."""
+    return complete_models(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]

@@ -29,7 +29,8 @@ def import_models(path: Path, as_json: bool) -> None:
     from forgelm.commands.library import open_shelf
 
     log.configure("warning")
-    found = open_shelf().add(path)
+    with open_shelf() as shelf:
+        found = shelf.add(path)
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     else:
@@ -45,7 +46,7 @@ def _print(found: Imported) -> None:
         if model.note:
             click.echo(printable(f"{model.id}: {model.note}"), err=True)
     for file, reason in found.refused.items():
-        click.echo(printable(f"refused {file}: {reason}"), err=True)
+        click.echo(printable(f"refused {file}: {reason.removeprefix(f'{file} ')}"), err=True)
     for file in found.companions[:SHOWN]:
         click.echo(printable(f"goes with a model and is none: {file}"), err=True)
     if len(found.companions) > SHOWN:

@@ -4,12 +4,15 @@ llama.cpp, the hub's client and the engine's memory are loaded only where they a
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from forgelm import paths
+from forgelm.errors import MachineError
 
 if TYPE_CHECKING:
     from forgelm.fit.budget import Budget
@@ -21,16 +24,23 @@ CONNECTIONS = 4
 """For one large file: they fill most lines."""
 
 
-def open_library(*, offline: bool = False, connections: int = CONNECTIONS) -> "Library":
-    """This machine's models and the hub; `offline` refuses whatever would leave the machine."""
+@contextmanager
+def open_library(*, offline: bool = False, connections: int = CONNECTIONS) -> "Iterator[Library]":
+    """This machine's models and the hub; `offline` refuses whatever would leave the machine.
+
+    What the disk refuses meanwhile is a `MachineError`.
+    """
     from forgelm.llama.repack import installed_repacked_types
 
-    return _open(offline=offline, repacked=installed_repacked_types(), connections=connections)
+    with _explained():
+        yield _open(offline=offline, repacked=installed_repacked_types(), connections=connections)
 
 
-def open_shelf() -> "Library":
-    """This machine's models alone, quickly: without llama.cpp, and offline, so that nothing is told to fit."""
-    return _open(offline=True, repacked=frozenset())
+@contextmanager
+def open_shelf() -> "Iterator[Library]":
+    """The same with this machine's models alone, and quickly: without llama.cpp and the hub."""
+    with _explained():
+        yield _open(offline=True, repacked=frozenset())
 
 
 def _open(*, offline: bool, repacked: frozenset[str], connections: int = CONNECTIONS) -> "Library":
@@ -49,6 +59,17 @@ def _open(*, offline: bool, repacked: frozenset[str], connections: int = CONNECT
         budget=present_budget,
         connections=connections,
     )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Those of our own output have no name, and the program's entry knows what to do about them.
+        if error.filename is None:
+            raise
+        raise MachineError(f"{error.filename}: {error.strerror}") from None
 
 
 def present_budget() -> "Budget":

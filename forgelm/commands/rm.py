@@ -26,20 +26,20 @@ def rm(model: str, yes: bool) -> None:
     from forgelm.commands.library import open_shelf
 
     log.configure("warning")
-    library = open_shelf()
-    if not yes and can_ask() and not confirm(_question(library, model)):
-        raise click.exceptions.Exit(1)
-    gone = library.remove(model)
+    with open_shelf() as shelf:
+        if not yes and can_ask() and not confirm(_question(shelf, model)):
+            raise click.exceptions.Exit(1)
+        gone = shelf.remove(model)
     done = f"forgotten; its file stays at {gone.path}" if gone.origin == "import" else "deleted"
     click.echo(printable(f"{gone.id} is {done}"), err=True)
 
 
-def _question(library: "Library", name: str) -> str:
+def _question(shelf: "Library", name: str) -> str:
     """Raises `ModelNotFound`."""
     try:
-        model = library.find(name)
+        model = shelf.find(name)
     except ModelNotFound:
-        if name in library.listing().missing:
+        if name in shelf.listing().missing:
             return printable(f"Forget {name}, which isn't there at the moment?")
         raise
     if model.origin == "import":

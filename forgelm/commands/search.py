@@ -38,7 +38,8 @@ def search(*, query: tuple[str, ...], author: str, sort: Sort, limit: int, as_js
     from forgelm.commands.library import open_library
 
     log.configure("error")
-    found = open_library(offline=offline).search(Wanted(" ".join(query), author, sort, limit))
+    with open_library(offline=offline) as library:
+        found = library.search(Wanted(" ".join(query), author, sort, limit))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     elif found.models:

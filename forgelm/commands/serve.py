@@ -12,7 +12,7 @@ from forgelm import log
 from forgelm.api.served import Launch, Target
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Service
-from forgelm.commands.completing import complete_models
+from forgelm.commands.completing import complete_models_and_files
 from forgelm.commands.launching import Asked, MachineLauncher
 from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.drafting import SPECULATION
@@ -36,7 +36,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option(
     "--model",
     **_env("MODEL"),
-    shell_complete=complete_models,
+    shell_complete=complete_models_and_files,
     help="Serve this instead: a GGUF, or a name that `forgelm models` lists.",
 )
 @click.option("--host", **_env("HOST"), help="Address to listen on.")
@@ -182,9 +182,10 @@ def _model_path(model: str) -> Path:
         return path
     if path.suffix == ".gguf" or path.is_absolute():
         raise ModelError(f"no model file at {path}")
-    from forgelm.commands.library import open_library
+    from forgelm.commands.library import open_shelf
 
-    return Path(open_library().find(model).path)
+    with open_shelf() as shelf:
+        return Path(shelf.find(model).path)
 
 
 def _fetchable(target: Target, sidecar: Sidecar | None, *, offline: bool) -> Target:

@@ -27,12 +27,11 @@ def verify(ids: tuple[str, ...]) -> None:
     from forgelm.commands.library import open_shelf
 
     log.configure("warning")
-    library = open_shelf()
-    models = [library.find(each) for each in ids] if ids else library.installed()
     wrong = 0
-    with progress() as advance:
+    with open_shelf() as shelf, progress() as advance:
+        models = [shelf.find(each) for each in ids] if ids else shelf.installed()
         for model in models:
-            after = interruptible(partial(_verify, library, model, advance))
+            after = interruptible(partial(_verify, shelf, model, advance))
             wrong += bool(after.problem)
             echo(_verdict(model, after))
     if not models:
@@ -41,8 +40,8 @@ def verify(ids: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _verify(library: "Library", model: Installed, advance: Advance, cancel: threading.Event) -> Installed:
-    return library.verify(model.path, lambda now: advance(model.id, now.bytes, now.total), cancel)
+def _verify(shelf: "Library", model: Installed, advance: Advance, cancel: threading.Event) -> Installed:
+    return shelf.verify(model.path, lambda now: advance(model.id, now.bytes, now.total), cancel)
 
 
 def _verdict(before: Installed, after: Installed) -> str:
