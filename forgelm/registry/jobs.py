@@ -125,6 +125,8 @@ class Jobs:
         end = time.monotonic() + seconds
         for job in list(self._working.values()):
             job.over.wait(max(0.0, end - time.monotonic()))
+        for name in [job.id for job in self._jobs.values() if job.over.is_set()]:
+            self._records.release(name)
 
     # --- one job ---
 
@@ -191,6 +193,7 @@ class Jobs:
         job.become(state, model=model, error=failure)
         self._save(job)
         self._records.release(job.id)
+        job.over.set()
         self._prune()
 
     def _save(self, job: Job) -> None:

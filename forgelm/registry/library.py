@@ -163,11 +163,11 @@ class Library:
 
     def is_accepted(self, planned: Planned) -> bool:
         """Whether nobody needs to be asked about the model's licence."""
-        return bool(planned.here) or self._licenses.is_accepted(planned.repo.id, planned.license)
+        return bool(planned.here or planned.cached) or self._licenses.is_accepted(planned.repo.id, planned.license)
 
     def accept(self, planned: Planned, *, accept_license: bool) -> None:
         """Remember a licence as accepted, if it needs to be. Raises `LicenseNotAccepted` where nobody says so."""
-        if not planned.here:
+        if not (planned.here or planned.cached):
             link = planned.repo.license_link
             self._licenses.require(planned.repo.id, planned.license, link, accept=accept_license)
 

@@ -1,6 +1,6 @@
 """Whether what somebody asks for is on this machine already: in the models' folder, imported, or in another cache."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from forgelm.config import ModelSource
@@ -43,17 +43,21 @@ class Presence:
 
     def repo(self, wanted: Reference) -> Repo | None:
         """A repository as far as it was fetched, by us or by others: for when the hub can't be asked."""
-        found = hfcache.cached_repo(wanted.repo, wanted.revision)
+        cached = hfcache.cached_repo(wanted.repo, wanted.revision)
         here = next((each for each in self._installed if each.repo == wanted.repo and each.origin == "hub"), None)
-        if found is not None or here is None:
-            return found
-        folder = self._models / wanted.repo
-        files = (
-            RemoteFile(path.relative_to(folder).as_posix(), path.stat().st_size, origin.sha256)
-            for path in sorted(folder.rglob("*.gguf"))
-            if (origin := read_origin(path)) is not None
-        )
-        return Repo(id=wanted.repo, commit=here.revision, license=here.license, files=tuple(files))
+        if here is None:
+            return cached
+        files = {file.path: file for file in (*self._fetched(wanted.repo), *(cached.files if cached else ()))}
+        commit = cached.commit if cached else here.revision
+        return Repo(id=wanted.repo, commit=commit, license=here.license, files=tuple(files.values()))
+
+    def _fetched(self, repo: str) -> Iterator[RemoteFile]:
+        """The files of a repository that are in the models' folder, as the hub had them."""
+        folder = self._models / repo
+        for path in sorted(folder.rglob("*.gguf")):
+            origin = read_origin(path)
+            if origin is not None:
+                yield RemoteFile(path.relative_to(folder).as_posix(), path.stat().st_size, origin.sha256)
 
     def _is_same(self, repo: Repo, candidate: Candidate) -> bool:
         """Whether the parts in the models' folder are those that the hub has now. Of a file that somebody put there
