@@ -64,20 +64,23 @@ class Embedder:
         self._threads = options.threads
         self._wanted = POOLINGS.get(options.pooling, _FROM_FILE)
         self._encodes = _only_encodes(model)
-        self.whole, self.pooling = self._probe()
+        self.whole, remembers, self.pooling = self._probe()
         """`whole`: a text must be computed at once."""
         vocabulary = max(1, model.vocab.size)
         self.context = _longest(options.context, model.context_train, vocabulary if self.whole else 0)
         """The most tokens of one text."""
         self.rows = min(MOST_ROWS, max(LEAST_ROWS, LOGITS_BYTES // (4 * vocabulary))) // TILE * TILE
-        """The most rows of several texts."""
-        self.parallel = min(options.parallel, self.rows)
-        """The most texts."""
+        parallel = min(options.parallel, self.rows)
         size = max(self.context, self.rows) if self.whole else self.rows
-        self._handle = self._open(n_ctx=max(self.context, self.rows), rows=size, texts=self.parallel)
+        n_ctx = max(self.context, self.rows if remembers else parallel)
+        self._handle = self._open(n_ctx=n_ctx, rows=size, texts=parallel)
         self._memory = L.llama_get_memory(self._handle)
         # llama.cpp lowers both to what it thinks right, and aborts the process on more rows than that.
         self._size = min(L.llama_n_batch(self._handle), L.llama_n_ubatch(self._handle))
+        self.rows = min(self.rows, self._size)
+        """The most rows of several texts."""
+        self.parallel = min(parallel, self.rows)
+        """The most texts."""
         self._batch = Batch(self._size)
         ranks = self.pooling == "rank"
         self.dimensions: int = (L.llama_model_n_cls_out if ranks else L.llama_model_n_embd_out)(model.handle)
@@ -139,11 +142,12 @@ class Embedder:
         memory: Any = (ctypes.c_float * self.dimensions).from_address(ctypes.addressof(pointer.contents))
         return np.frombuffer(memory, np.float32).copy()
 
-    def _probe(self) -> tuple[bool, str]:
-        """Whether texts must be computed whole, and how they are pooled: only a context knows."""
+    def _probe(self) -> tuple[bool, bool, str]:
+        """Whether texts must be computed whole, whether there is a memory, and how vectors are pooled: only a context
+        knows."""
         handle = self._open(n_ctx=_PROBE, rows=_PROBE, texts=1)
         try:
-            looks_back = bool(L.llama_get_memory(handle)) and bool(L.llama_get_causal_attn(handle))
+            remembers, causal = bool(L.llama_get_memory(handle)), bool(L.llama_get_causal_attn(handle))
             pooling = next(name for name, number in POOLINGS.items() if number == L.llama_pooling_type(handle))
         finally:
             L.llama_free(handle)
@@ -152,7 +156,7 @@ class Embedder:
                 f"the file of {self._model.description} doesn't say how its vectors are pooled: say it "
                 '(`pooling = "mean"`, "cls" or "last")'
             )
-        return self._encodes or not looks_back, pooling
+        return self._encodes or not (remembers and causal), remembers, pooling
 
     def _open(self, *, n_ctx: int, rows: int, texts: int) -> Any:
         forget_problems()

@@ -15,6 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
+from forgelm.engine import embedding_main
+from forgelm.engine.child import Reporter
+from forgelm.errors import ModelError
 from forgelm.ipc.embeddings import (
     Embed,
     EmbedderConfig,
@@ -26,6 +29,8 @@ from forgelm.ipc.embeddings import (
 )
 from forgelm.ipc.framing import FrameBuffer, frame
 from forgelm.ipc.messages import Drain, Fatal, Loading, Message, Working
+from forgelm.llama.devices import Device
+from forgelm.llama.model import Model
 from tests.bert_forward import Bert
 from tests.embedders import Embedders
 
@@ -218,3 +223,35 @@ def test_nonsense_ends_it(embedders: Embedders) -> None:
         assert isinstance(message, Fatal)
         assert not message.loading
         assert side.end() == 1
+
+
+def test_a_gpu_that_it_does_not_fit_on_is_left_to_the_chat_model(
+    embedders: Embedders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card can't be made to be full here: its load is made to fail."""
+    load, tried = Model.load, []
+
+    def failing(path: Path, *, devices: tuple[Any, ...] = (), **options: Any) -> Model:
+        tried.append(tuple(name for name, _ in devices))
+        if devices:
+            raise ModelError("out of memory")
+        return load(path, **options)
+
+    card = Device(None, "CUDA0", "a card", free=2**30, total=2**30, bus_id="")
+    monkeypatch.setattr(Model, "load", failing)
+    monkeypatch.setattr(embedding_main, "_cards", lambda _: (card,))
+    loaded = embedding_main.Loaded(
+        EmbedderConfig(str(embedders.bert), "embedding", threads=1), Reporter(lambda _: None)
+    )
+    assert tried == [("CUDA0",), ()]
+    assert loaded.facts(0.0).devices == ("CPU",)
+    loaded.close()
+
+
+def test_a_gpu_is_used_where_the_file_has_room(embedders: Embedders, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = embedders.qwen.stat().st_size
+    for free, used in ((size, False), (size + 1, True)):
+        card = Device(None, "CUDA0", "a card", free=free, total=2**40, bus_id="")
+        monkeypatch.setattr(embedding_main, "list_devices", lambda card=card: (card,))
+        monkeypatch.setattr(embedding_main, "place", lambda *_, card=card: (card,))
+        assert embedding_main._cards(embedders.qwen) == ((card,) if used else ())
