@@ -20,8 +20,9 @@ import gguf
 
 from forgelm import paths
 from forgelm.config import Profile, read_profile
+from tests import embedders as embedder_kinds
 from tests import make_embedder, make_qwen35, requantize
-from tests.embedders import Embedders, writers
+from tests.embedders import Embedders
 
 CACHE = paths.cache_dir() / "tests"
 DATA = Path(__file__).parent / "data"
@@ -82,8 +83,8 @@ def qwen35_vocab() -> Path:
 
 def embedders() -> Embedders:
     """Embedding and rerank models with random weights."""
-    digest = _digest(make_embedder)
-    ways = writers(starter())
+    digest = _digest(make_embedder, Path(str(embedder_kinds.__file__)).read_bytes())
+    ways = embedder_kinds.writers(starter())
     return Embedders(*(_cached(f"embedder-{name}-{digest}.gguf", ways[name]) for name in Embedders._fields))
 
 
