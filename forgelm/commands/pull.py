@@ -133,8 +133,10 @@ def _bring(library: "Library", planned: "Planned", consent: Consent) -> Installe
             return interruptible(fetch)
     except KeyboardInterrupt:
         if last:
-            here = f"{size_text(last[0].bytes)} of {size_text(last[0].total)}"
-            click.echo(f"stopped with {here} here: the same command goes on from there", err=True)
+            now = last[0]
+            here = now.total if now.state == "verifying" else now.bytes
+            what = f"{size_text(here)} of {size_text(now.total)}"
+            click.echo(f"stopped with {what} here: the same command goes on from there", err=True)
         raise
 
 

@@ -12,10 +12,16 @@ WIDTH = 120
 """Columns where there is no terminal to ask."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program's entry, which knows the exit code, what happens when nobody reads our output."""
+        raise  # noqa: PLE0704  it is called from where the error is caught
+
+
 def console() -> Console:
     """Writes to stdout what isn't told to be marked up."""
     width = None if sys.stdout.isatty() else WIDTH
-    return Console(
+    return _Console(
         file=sys.stdout, width=width, no_color=not coloured(sys.stdout), highlight=False, markup=False, emoji=False
     )
 

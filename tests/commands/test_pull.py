@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_asked_for(desk: Desk, tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_is_here_and_the_same_command_goes_on(desk: Desk, starter_path: Path) -> None:
     content = desk.hub.add(REPO, {"m-Q4_1.gguf": starter_path}).files["m-Q4_1.gguf"]
-    desk.hub.faults.rate = 20e6
+    desk.hub.faults.rate = 40e6
     with desk.terminal("pull", REPO) as terminal:
         bar = terminal.expect("MB/s")
         while desk.sent(content) < 12e6:
@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_what_is_here_and_the_same_command_goes_on(desk: Desk, star
 
 def test_an_interruption_without_a_terminal(desk: Desk, starter_path: Path) -> None:
     content = desk.hub.add(REPO, {"m-Q4_1.gguf": starter_path}).files["m-Q4_1.gguf"]
-    desk.hub.faults.rate = 20e6
+    desk.hub.faults.rate = 40e6
     with desk.start("pull", REPO) as process:
         while desk.sent(content) < 12e6:
             time.sleep(0.02)
@@ -192,7 +192,7 @@ def test_an_interruption_without_a_terminal(desk: Desk, starter_path: Path) -> N
 
 def test_a_file_that_another_process_fetches_is_waited_for(desk: Desk, starter_path: Path) -> None:
     content = desk.hub.add(REPO, {"m-Q4_1.gguf": starter_path}).files["m-Q4_1.gguf"]
-    desk.hub.faults.rate = 25e6
+    desk.hub.faults.rate = 40e6
     with desk.start("pull", REPO) as first:
         while desk.sent(content) < 4e6:
             time.sleep(0.02)
