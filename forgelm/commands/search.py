@@ -29,7 +29,7 @@ USUAL = ("Q4_K_M", "Q8_0", "Q5_K_M", "Q6_K", "Q3_K_M", "Q4_0")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all files.")
 @click.option("--offline", is_flag=True, envvar="FORGELM_OFFLINE", help="Never reach out of this machine.")
 def search(*, query: tuple[str, ...], author: str, sort: Sort, limit: int, as_json: bool, offline: bool) -> None:
-    """Look for models on the hub: repositories with GGUF files whose names have the words of QUERY.
+    """Look for models on the hub: repositories with GGUF files that have QUERY in their names.
 
     Whether a file fits is what `forgelm fit` would say, with what is free now; for a model that isn't known here it is
     a guess from the file's size. `forgelm pull` reads the file's header before it fetches anything.

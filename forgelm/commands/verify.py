@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def verify(ids: tuple[str, ...]) -> None:
     """Read models, all of them if no ID is given, and compare their sha256 with what the hub or a profile says.
 
-    Exits with 1 if one is damaged or can't be served. Nothing is changed: `forgelm rm` deletes a damaged one.
+    Where neither says anything, with what it was the last time. Exits with 1 if one is damaged or can't be served.
+    Nothing is changed: `forgelm rm` deletes a damaged one.
     """
     from forgelm import log
     from forgelm.commands.library import open_shelf
@@ -32,8 +33,9 @@ def verify(ids: tuple[str, ...]) -> None:
         models = [shelf.find(each) for each in ids] if ids else shelf.installed()
         for model in models:
             after = interruptible(partial(_verify, shelf, model, advance))
-            wrong += bool(after.problem)
-            echo(_verdict(model, after))
+            problem = _problem(model, after)
+            wrong += bool(problem)
+            echo(_verdict(model, after, problem))
     if not models:
         click.echo("there are no models to verify", err=True)
     if wrong:
@@ -44,10 +46,17 @@ def _verify(shelf: "Library", model: Installed, advance: Advance, cancel: thread
     return shelf.verify(model.path, lambda now: advance(model.id, now.bytes, now.total), cancel)
 
 
-def _verdict(before: Installed, after: Installed) -> str:
+def _problem(before: Installed, after: Installed) -> str:
+    """What is wrong with a model; "" where nothing is. `before` has the sha256 that is known of its file as it is now."""
+    if not after.problem and before.sha256 not in ("", after.sha256):
+        return f"its sha256 was {before.sha256} when it was last read and is {after.sha256} now"
+    return after.problem
+
+
+def _verdict(before: Installed, after: Installed, problem: str) -> str:
     name = printable(after.id)
-    if after.problem:
-        return click.style(f"wrong    {name}: {printable(after.problem)}", fg="red")
+    if problem:
+        return click.style(f"wrong    {name}: {printable(problem)}", fg="red")
     if before.sha256 or before.origin == "hub":
         return f"{click.style('right', fg='green')}    {name}"
     return f"unknown  {name}: nobody says what its sha256 should be; it is {after.sha256}"

@@ -177,6 +177,21 @@ def test_verify_tells_right_from_wrong_and_unknown(stocked: Desk) -> None:
     assert f"{REPO}:Q4_K_M can't be served: it is damaged" in stocked.good("models").stdout
 
 
+def test_verify_finds_what_changed_by_itself(desk: Desk, starter_path: Path) -> None:
+    """A disk that loses bits changes neither a file's size nor its time."""
+    path = desk.shelf.models / "mine.gguf"
+    path.write_bytes(starter_path.read_bytes())
+    assert desk.good("verify").stdout.startswith("unknown  mine: ")
+    assert desk.good("verify").stdout == "right    mine\n"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xa5" if starter_path.read_bytes()[-1] != 0xA5 else b"\x5a")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    result = desk.run("verify")
+    assert (result.returncode, result.stdout[:14]) == (1, "wrong    mine:")
+
+
 def test_verify_without_models(desk: Desk) -> None:
     assert "there are no models to verify" in desk.good("verify").stderr
 
