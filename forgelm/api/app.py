@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from forgelm.api.auth import key_guard
 from forgelm.api.errors import exception_handler
+from forgelm.api.routes.embeddings import side_routes
 from forgelm.api.routes.health import health_routes
 from forgelm.api.routes.models import model_routes
 from forgelm.api.routes.openai import openai_routes
@@ -37,6 +38,7 @@ def make_app(
 
 def _routes(service: Service) -> list[HTTPRouteHandler]:
     routes = [*openai_routes(service), *model_routes(service), *health_routes(service)]
+    routes += side_routes(service.sides.get("embedding"), service.sides.get("rerank"))
     if service.registry is not None:
         # Its HTTP client library costs a server without a registry nothing.
         from forgelm.api.routes.registry import registry_routes

@@ -10,10 +10,9 @@ from types import FrameType
 import uvicorn
 
 from forgelm.api.app import make_app
-from forgelm.api.served import Launch, Launcher, Served, Target
-from forgelm.api.service import DRAIN_SECONDS, Service
+from forgelm.api.served import Served
+from forgelm.api.service import DRAIN_SECONDS, Service, Setup
 from forgelm.errors import EngineError
-from forgelm.sidecar import Sidecar
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -67,7 +66,7 @@ class _Uvicorn(uvicorn.Server):
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._hurry.wait()
-        self._service.client.end_all("the server is shutting down")
+        self._service.end_all("the server is shutting down")
 
 
 class ApiServer:
@@ -75,9 +74,7 @@ class ApiServer:
 
     def __init__(
         self,
-        first: Launch | Target,
-        launcher: Launcher,
-        sidecar: Sidecar | None = None,
+        setup: Setup,
         *,
         api_keys: tuple[str, ...] = (),
         on_ready: Callable[[Service], None] = lambda _: None,
@@ -86,7 +83,7 @@ class ApiServer:
         """See `Service`; `on_ready` is told of the first model. Raises `ModelError`."""
         self._failure = ""
         self._on_ready = on_ready
-        self._service = Service(first, launcher, sidecar)
+        self._service = Service(setup)
         self._service.on_ready = self._announce
         self._service.client.on_first_answer = on_first_answer
         app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)

@@ -4,16 +4,20 @@ Built once, closed once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from forgelm.api.embeddings import SideModel
 from forgelm.api.engine_client import EngineClient
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.switching import Switcher
 from forgelm.config import Profile
 from forgelm.errors import ForgeError, Unavailable
-from forgelm.ipc.registry import Installed
+from forgelm.ipc.registry import Installed, Kind
 from forgelm.metrics import Metrics
 from forgelm.sidecar import Sidecar
 from forgelm.supervisor import Phase, Status
@@ -26,14 +30,31 @@ DRAIN_SECONDS = 10.0
 """How long running requests may go on after the server was told to stop."""
 
 
+class Beside(msgspec.Struct, frozen=True):
+    """A model that runs beside the chat model."""
+
+    kind: Kind
+    path: Path
+    names: tuple[str, ...] = ()
+    log_level: str = "info"
+
+
+class Setup(NamedTuple):
+    """What a server is made of."""
+
+    first: Launch | Target
+    """What is served first: a launch at once, a target as soon as the registry has fetched it."""
+    launcher: Launcher
+    sidecar: Sidecar | None = None
+    beside: Sequence[Beside] = ()
+
+
 class Service:
     """One server's inside."""
 
-    def __init__(self, first: Launch | Target, launcher: Launcher, sidecar: Sidecar | None = None) -> None:
-        """`first` is served first: a launch at once, a target as soon as the registry has fetched it.
-
-        Opens the text side of a launch. Raises `ModelError`.
-        """
+    def __init__(self, setup: Setup) -> None:
+        """Opens the text side of a launch. Raises `ModelError`, also for a model beside it that isn't there."""
+        first, launcher, sidecar, beside = setup
         target = first.target if isinstance(first, Launch) else first
         self.profile: Profile = target.profile
         """What the server itself is set up by: address, limits, policies."""
@@ -41,6 +62,8 @@ class Service:
         self.client = EngineClient(self.profile.limits, self.metrics)
         self.registry = _client(sidecar) if sidecar else None
         self.switcher = Switcher(launcher, self.client, self.profile, self._find, self._changed)
+        self.sides = {each.kind: self._side(each) for each in beside}
+        """Models beside the chat model."""
         self._launcher = launcher
         self._sidecar = sidecar
         self._first = first
@@ -50,6 +73,18 @@ class Service:
         self.on_ready: Callable[[Served], None] = lambda _: None
         """Told of each model that takes requests."""
         self._announced: Served | None = None
+
+    def _side(self, beside: Beside) -> SideModel:
+        config = self.profile.embedding if beside.kind == "embedding" else self.profile.rerank
+        return SideModel(
+            beside.kind,
+            beside.path,
+            config,
+            self.profile.limits,
+            self.metrics,
+            names=beside.names,
+            log_level=beside.log_level,
+        )
 
     # --- what is served ---
 
@@ -73,6 +108,12 @@ class Service:
             raise Unavailable(f"the model is being downloaded ({status.percent:.0f} %)", retry_after=30)
         if self.switcher.target is None and not self.switcher.failure:
             raise Unavailable("the model is loading (0 %)", retry_after=2)
+
+    def end_all(self, reason: str) -> None:
+        """End every open request with an error."""
+        self.client.end_all(reason)
+        for each in self.sides.values():
+            each.end_all(reason)
 
     async def installed(self) -> tuple[Installed, ...]:
         """Models on this machine; none while the registry doesn't answer."""
@@ -99,7 +140,10 @@ class Service:
         rest = asyncio.create_task(self.switcher.rest())
         sidecar = asyncio.create_task(self._sidecar.run()) if self._sidecar else None
         try:
-            yield
+            async with AsyncExitStack() as sides:
+                for each in self.sides.values():
+                    await sides.enter_async_context(each.running())
+                yield
         finally:
             await _cancel(rest)
             await self.switcher.stop(DRAIN_SECONDS)

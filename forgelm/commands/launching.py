@@ -1,6 +1,7 @@
 """How `forgelm serve` comes from what was asked for to a running engine: settings, machine, fit, command."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 
 from forgelm import paths
 from forgelm.api.served import Launch, Target
+from forgelm.api.service import Beside
 from forgelm.commands.fitting import fitted, unfitted_drafting
 from forgelm.config import Drafting, EngineConfig, ModelSource, Profile, available_profiles, load_profile
 from forgelm.drafting import asked as speculation_asked
@@ -36,6 +38,7 @@ class MachineLauncher:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
+        self._reserved = 0
         self._base: Profile | None = None
         """What the server was started with: models that no profile is for are served in its sizes."""
 
@@ -113,9 +116,13 @@ class MachineLauncher:
 
     # --- how ---
 
+    def leave_room(self, beside: Iterable[Beside]) -> None:
+        """Count the weights of models that will be loaded beside the first one. Later they are seen as in use."""
+        self._reserved = sum(each.path.stat().st_size for each in beside)
+
     def launch(self, target: Target) -> Launch:
         """Fit it into what is free now. Raises `MachineError` when it doesn't fit and may not be made to."""
-        machine = read_machine()
+        machine, self._reserved = _less(read_machine(), self._reserved), 0
         profile = target.profile
         pinned = frozenset(self._asked.overrides)
         verdict = fitted(profile, target.model, machine, pinned)
@@ -125,6 +132,13 @@ class MachineLauncher:
             drafting, host_tier = unfitted_drafting(profile, target.model, machine), None
         command = engine_command(profile, target.model, machine, self._asked.log_level, host_tier, drafting=drafting)
         return Launch(target, profile, command)
+
+
+def _less(machine: Machine, taken: int) -> Machine:
+    """The machine with `taken` bytes less on each of its memories."""
+    memory = msgspec.structs.replace(machine.memory, available=max(0, machine.memory.available - taken))
+    cards = tuple(msgspec.structs.replace(card, free=max(0, card.free - taken)) for card in machine.gpus.cards)
+    return msgspec.structs.replace(machine, memory=memory, gpus=msgspec.structs.replace(machine.gpus, cards=cards))
 
 
 def _profile_called(name: str) -> Profile | None:

@@ -1,6 +1,7 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
@@ -9,14 +10,15 @@ import click
 import rich_click
 
 from forgelm import log
-from forgelm.api.served import Launch, Target
+from forgelm.api.served import Target
 from forgelm.api.server import ApiServer, listen
-from forgelm.api.service import Service
+from forgelm.api.service import Beside, Service, Setup
 from forgelm.commands.completing import complete_models_and_files
 from forgelm.commands.launching import Asked, MachineLauncher
 from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.drafting import SPECULATION
 from forgelm.errors import ConfigError, MachineError, ModelError
+from forgelm.ipc.registry import Kind
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
 from forgelm.selection import Choice, choose_profile, shipped_profiles
@@ -114,8 +116,10 @@ def serve(
     settled = settled.with_preset(preset) if preset else settled
     target = launcher.first(settled, _model_path(model) if model else None)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
+    beside = list(_beside(target.profile, level))
+    launcher.leave_room(beside)
     first = launcher.launch(target) if target.model.is_file() else _fetchable(target, sidecar, offline=offline)
-    _run(first, launcher, sidecar, read_keys(api_key, api_key_file))
+    _run(Setup(first, launcher, sidecar, beside), read_keys(api_key, api_key_file))
 
 
 SECTIONS = {
@@ -213,8 +217,16 @@ def _sidecar(attached: Path | None, level: str, *, offline: bool) -> Sidecar:
     return Sidecar(attached=attached) if attached else Sidecar(config)
 
 
-def _run(first: Launch | Target, launcher: MachineLauncher, sidecar: Sidecar | None, keys: tuple[str, ...]) -> None:
-    profile = first.profile
+def _beside(profile: Profile, log_level: str) -> Iterator[Beside]:
+    """The models that the profile wants beside the chat model. Raises `ModelError` for one that isn't here."""
+    wanted: tuple[tuple[Kind, str], ...] = (("embedding", profile.embedding.model), ("rerank", profile.rerank.model))
+    for kind, name in wanted:
+        if name:
+            yield Beside(kind, _model_path(name), (name,), log_level)
+
+
+def _run(setup: Setup, keys: tuple[str, ...]) -> None:
+    profile = setup.first.profile
     host, port = profile.server.host, profile.server.port
     require_free_port(host, port)
     if host not in LOOPBACK and not keys:
@@ -224,9 +236,7 @@ def _run(first: Launch | Target, launcher: MachineLauncher, sidecar: Sidecar | N
         _announce(service, host, bound_port, with_key=bool(keys))
 
     server = ApiServer(
-        first,
-        launcher,
-        sidecar,
+        setup,
         api_keys=keys,
         on_ready=announce,
         on_first_answer=_explain_starter if profile.name == STARTER else None,

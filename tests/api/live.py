@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.server import ApiServer, listen
-from forgelm.api.service import Service
+from forgelm.api.service import Beside, Service, Setup
 from forgelm.config import EngineConfig, Profile
 from forgelm.errors import ModelNotFound
 from forgelm.ipc.registry import Installed
@@ -217,6 +217,7 @@ def running(
     send_buffer: int = 0,
     launcher: Launcher | None = None,
     sidecar: Sidecar | None = None,
+    beside: Sequence[Beside] = (),
     switching: dict[str, Any] | None = None,
 ) -> Iterator[Live]:
     """A server from start to end; `fake` are `FakeSettings`, `limits` and `cache` the profile's.
@@ -237,7 +238,7 @@ def running(
 
     target = Target(profile, model, frozenset((profile.model.id, profile.name)))
     first = Launch(target, profile, command)
-    server = ApiServer(first, launcher or Fixed(first), sidecar, api_keys=keys, on_ready=remember_loop)
+    server = ApiServer(Setup(first, launcher or Fixed(first), sidecar, beside), api_keys=keys, on_ready=remember_loop)
     listener = listen("127.0.0.1", 0)
     listener.listen()
     if send_buffer:

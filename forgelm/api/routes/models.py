@@ -8,6 +8,7 @@ from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from forgelm.api.embeddings import SideModel
 from forgelm.api.named import left
 from forgelm.api.served import Served
 from forgelm.api.service import Service
@@ -15,6 +16,7 @@ from forgelm.api.wire import Model, ModelList
 from forgelm.errors import InvalidRequest, ModelError, ModelNotFound, Unavailable
 from forgelm.ipc.envelope import decode_problem
 from forgelm.ipc.registry import Installed
+from forgelm.supervisor import Phase
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
@@ -30,9 +32,11 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
         """The present model first, then what else could be served."""
         current = service.switcher.current
         others = [_of_installed(each) for each in await service.installed() if _is_other(each, current)]
-        if current is None:
-            return others or [Model(service.model_id, 0, service.profile.engine.context, loaded=False)]
-        return [_of_served(current), *others]
+        sides = [_of_side(each) for each in service.sides.values()]
+        if current is not None:
+            return [_of_served(current), *others, *sides]
+        resting = Model(service.model_id, 0, service.profile.engine.context)
+        return [*(others or [resting]), *sides]
 
     @get("/v1/models")
     async def models() -> ModelList:
@@ -87,6 +91,11 @@ def _is_other(model: Installed, current: Served | None) -> bool:
 
 def _of_served(served: Served) -> Model:
     return Model(served.model_id, served.created, served.context, max_model_len=served.context, loaded=True)
+
+
+def _of_side(side: SideModel) -> Model:
+    loaded = side.status.phase is Phase.READY
+    return Model(side.model_id, side.created, side.context, max_model_len=side.context, loaded=loaded)
 
 
 def _of_installed(model: Installed) -> Model:
