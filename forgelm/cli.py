@@ -16,6 +16,7 @@ import rich_click
 from click.shell_completion import shell_complete
 
 from forgelm import __version__
+from forgelm.commands.terminal import printable
 from forgelm.errors import ForgeError
 
 PROGRAM = "forgelm"
@@ -134,6 +135,9 @@ def _output_failed(error: OSError) -> int:
 def _dispatch(arguments: Sequence[str]) -> int:
     instruction = os.environ.get(COMPLETE_VARIABLE)
     if instruction:
+        from forgelm.commands.completing import teach_bash
+
+        teach_bash()
         return shell_complete(forgelm, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
     # Not `forgelm.main()`: it writes a blank line when interrupted, and boxes around errors.
     with forgelm.make_context(PROGRAM, list(arguments)) as ctx:
@@ -143,7 +147,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def _line(error: ForgeError | click.ClickException) -> str:
     if isinstance(error, ForgeError):
-        return f"{PROGRAM}: {error}"
+        return f"{PROGRAM}: {printable(str(error))}"  # it may quote what strangers wrote
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return message  # the help itself

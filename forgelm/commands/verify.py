@@ -47,7 +47,7 @@ def _verify(shelf: "Library", model: Installed, advance: Advance, cancel: thread
 
 
 def _problem(before: Installed, after: Installed) -> str:
-    """What is wrong with a model; "" where nothing is. `before` has the sha256 that is known of its file as it is now."""
+    """What is wrong with a model; "" where nothing is. `before` has the sha256 that is known of its file as it is."""
     if not after.problem and before.sha256 not in ("", after.sha256):
         return f"its sha256 was {before.sha256} when it was last read and is {after.sha256} now"
     return after.problem

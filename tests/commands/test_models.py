@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commands.desk import Desk
-from tests.program import FORGELM, environment
+from tests.program import FORGELM, Terminal, environment
 
 pytestmark = pytest.mark.server
 
@@ -105,6 +105,28 @@ def test_names_complete(stocked: Desk) -> None:
     (stocked.shelf.root / "xdg-state" / "forgelm").rename(stocked.shelf.root / "gone")
     (stocked.shelf.root / "xdg-state" / "forgelm").write_bytes(b"a file where the index should be")
     assert offered("rm", "nope") == []
+
+
+def test_bash_completes_behind_a_colon(stocked: Desk, tmp_path: Path) -> None:
+    """Bash ends words at colons. Real keys in a real shell."""
+    stocked.shelf.put(f"{REPO}/m-Q8_0.gguf", stocked.place(REPO, "m-Q4_K_M.gguf"))
+    origin = stocked.place(REPO, ".m-Q4_K_M.gguf.origin.json")
+    origin.with_name(".m-Q8_0.gguf.origin.json").write_bytes(origin.read_bytes())
+    assert {f"{REPO}:Q8_0", f"{REPO}:Q4_K_M"} <= set(listed(stocked))
+    program = tmp_path / "bin" / "forgelm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {" ".join(FORGELM)} "$@"\n')
+    program.chmod(0o755)
+    variables = {**stocked.variables, "PATH": f"{program.parent}:{environment()['PATH']}", "PS1": "% "}
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], env=variables) as bash:
+        bash.type('eval "$(forgelm completion bash)"; echo rea""dy\r')
+        bash.expect("ready")
+        bash.type("forgelm verify own\t")
+        bash.expect("er/tiny-GGUF:Q")
+        bash.type("8\t")
+        bash.expect("8_0 ")
+        bash.type("by\t")
+        bash.expect("by-hand")
 
 
 # --- rm ---------------------------------------------------------------------------------------------------------------
