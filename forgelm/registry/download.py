@@ -21,6 +21,8 @@ from forgelm.registry.retries import Limits, Patience, Retryable
 from forgelm.registry.wire import Body
 
 LARGEST_READ = 1 << 20
+PROGRESS = 64 << 10
+"""Bytes that a request must have brought to count as one that worked: with fewer it would go on for days."""
 TICK = 0.1
 """Seconds between two looks at how far it is."""
 SPACE_SECONDS = 1.0
@@ -142,19 +144,22 @@ class Download:
     def _fetch_spans(self) -> None:
         patience = Patience(self._limits, self._origin)
         while (span := self._take()) is not None:
-            at, stop = span
+            start, stop = span
+            at = start
             try:
                 body = self._link.open(at, stop)
                 with contextlib.closing(self._pieces(body, stop - at)) as pieces:
                     for piece in pieces:
                         self._keep(at, piece)
                         at += len(piece)
-                        patience.progressed()
+                        if at - start >= PROGRESS:
+                            patience.progressed()
             except Retryable as failure:
                 self._give_back(at, stop)
                 self._halt.wait(patience.failed(failure))
             else:
                 self._give_back(stop, stop)
+                patience.progressed()
 
     def _fetch_whole(self) -> None:
         try:

@@ -14,11 +14,13 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx2
 import msgspec
-from huggingface_hub import HfApi, ModelInfo, RepoFile, constants, get_hf_file_metadata, get_token, hf_hub_url
+from huggingface_hub import HfApi, ModelInfo, RepoFile, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from forgelm import __version__
+from forgelm.errors import ConfigError
 from forgelm.ipc.registry import Search, Sort
+from forgelm.registry.credentials import find_token
 from forgelm.registry.hub_errors import Asked, explain, offline
 from forgelm.registry.link import Link, NoRanges
 from forgelm.registry.remote import Location, RemoteFile, Repo
@@ -48,21 +50,23 @@ class Hub:
         offline: bool | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """What isn't given is what the environment says. Opens nothing."""
+        """What isn't given is what the environment says. Opens nothing. Raises `ConfigError` for a wrong address."""
         self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        if not self.endpoint.startswith(("https://", "http://")):
+            raise ConfigError(f"HF_ENDPOINT must begin with https:// or http://, and is {self.endpoint!r}")
         self.offline = _says_offline() if offline is None else offline
         self.limits = limits or Limits()
         self._token = token
-        self._api: HfApi | None = None
+        self._api = HfApi(endpoint=self.endpoint, token=False, library_name="forgelm", library_version=__version__)
         self._lock = threading.Lock()
         self._read_last: tuple[tuple[str, str, str], Link] | None = None
 
     @property
     def token(self) -> str | None:
-        """What requests to the endpoint are authorized with."""
-        if self._token is None and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
-            return get_token()
-        return self._token
+        """What requests to the endpoint are authorized with, looked for each time: people log in. Raises `Forbidden`."""
+        if self._token is not None or self.offline:
+            return self._token
+        return find_token()
 
     def search(self, search: Search) -> list[Repo]:
         """Repositories with GGUF files, each with its files; those of a gated one may be hidden."""
@@ -70,12 +74,13 @@ class Hub:
 
         def page() -> list[ModelInfo]:
             return list(
-                self._open().list_models(
+                self._api.list_models(
                     filter="gguf",
                     search=search.query or None,
                     author=search.author or None,
                     sort=SORTS[search.sort],
                     limit=search.limit,
+                    token=self.token or False,
                     expand=EXPAND,  # type: ignore[arg-type]
                 )
             )
@@ -88,7 +93,7 @@ class Hub:
     def repo(self, id: str, revision: str = "main") -> Repo:
         """A repository at a branch, tag or commit. Raises `NotFound`, `Forbidden`, `UpstreamFailed`, `Offline`."""
         asked = self._asked(id, revision)
-        info = self._ask(asked, lambda: self._open().model_info(id, revision=revision, timeout=self.limits.stall))
+        info = self._ask(asked, lambda: self._information(id, revision))
         return _repo(info, self._ask(asked, lambda: self._files(info)))
 
     def read(self, repo: Repo, file: str, start: int, stop: int) -> bytes:
@@ -134,6 +139,9 @@ class Hub:
                 self._read_last = (key, self.link(repo, file, Wire(self.limits)))
             return self._read_last[1]
 
+    def _information(self, id: str, revision: str) -> ModelInfo:
+        return self._api.model_info(id, revision=revision, timeout=self.limits.stall, token=self.token or False)
+
     def _visible_files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
         def list_them() -> tuple[RemoteFile, ...]:
             try:
@@ -144,26 +152,15 @@ class Hub:
         return self._ask(self._asked(info.id, info.sha or ""), list_them)
 
     def _files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
-        entries = self._open().list_repo_tree(info.id, recursive=True, revision=info.sha)
+        entries = self._api.list_repo_tree(info.id, recursive=True, revision=info.sha, token=self.token or False)
         return tuple(
             RemoteFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else "")
             for entry in entries
             if isinstance(entry, RepoFile)
         )
 
-    def _open(self) -> HfApi:
-        with self._lock:
-            if self._api is None:
-                self._api = HfApi(
-                    endpoint=self.endpoint,
-                    token=self.token or False,
-                    library_name="forgelm",
-                    library_version=__version__,
-                )
-            return self._api
-
     def _asked(self, repo: str = "", revision: str = "", file: str = "") -> Asked:
-        return Asked(self.endpoint, not self.offline and self.token is not None, repo, revision, file)
+        return Asked(self.endpoint, self.token is not None, repo, revision, file)
 
     def _ask(self, asked: Asked, call: Callable[[], T]) -> T:
         """The answer, after some attempts if need be."""
@@ -179,7 +176,6 @@ class Hub:
         if self.offline:
             raise offline(asked)
         try:
-            self._open()
             return call()
         except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled) as error:
             raise explain(error, asked) from error

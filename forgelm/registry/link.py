@@ -6,6 +6,7 @@ Whoever serves the bytes is held to what the hub said: the size, the place of a 
 import re
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 from urllib.parse import urljoin
 
 from forgelm import log
@@ -56,11 +57,13 @@ class Link:
 
         Raises `Retryable`, `NoRanges`, `Changed`, and what asking the hub raises.
         """
-        headers = {"Range": f"bytes={start}-{stop - 1}"}
-        if self.etag:
-            headers["If-Range"] = self.etag
+        headers, etag = {"Range": f"bytes={start}-{stop - 1}"}, self.etag
+        if etag:
+            headers["If-Range"] = etag
         body = self._get(headers)
         try:
+            if etag and body.etag != etag:
+                self._changed(etag, body.etag)
             if body.status == 200:
                 self._refuse_whole(body, start, stop)
             else:
@@ -121,8 +124,6 @@ class Link:
 
     def _refuse_whole(self, body: Body, start: int, stop: int) -> None:
         """An answer with the whole file is right only where that was asked for."""
-        if self.etag and body.etag != self.etag:
-            self._changed(body)
         if (start, stop) != (0, self._file.size):
             raise NoRanges
         length = body.headers.get("content-length")
@@ -135,15 +136,13 @@ class Link:
             raise Retryable("the server sends another range than the one asked for")
         if found[3] not in ("*", str(self._file.size)):
             raise self._other_size(found[3])
-        if self.etag and body.etag != self.etag:
-            self._changed(body)
 
-    def _changed(self, body: Body) -> None:
+    def _changed(self, was: str, now: str) -> NoReturn:
         if not self._file.sha256:
             raise Changed
         # The hub vouches for the content by its sha256, which is verified in the end: what is here stays. Only the
         # server's name for it is another, as after a move between stores, or between two caches that disagree.
-        log.get("registry").warning("the server's ETag changed", file=self._file.path, was=self.etag, now=body.etag)
+        log.get("registry").warning("the server's ETag changed", file=self._file.path, was=was, now=now)
         self._conditional, self.etag = False, ""
         raise Retryable("the server's name for this version changed")
 

@@ -10,7 +10,7 @@ from forgelm.errors import ForgeError, MachineError, NoSpace
 
 MARGIN = 64 << 20
 """Bytes left free on the disk, for everybody else who writes there."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 IN_THE_WAY = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -46,6 +46,8 @@ def _plain(error: OSError, target: Path) -> ForgeError:
     folder, code = target.parent, error.errno
     if code in FULL:
         return NoSpace(f"{folder} is full: make room there, {ELSEWHERE}. What is here of {target.name} already stays.")
+    if code == errno.EFBIG:
+        return NoSpace(f"{folder} can't hold a file as large as {target.name}: lift the limit, {ELSEWHERE}.")
     if code in READ_ONLY:
         return MachineError(f"{error.filename or folder} can't be written ({error.strerror}): allow it, {ELSEWHERE}.")
     if code in IN_THE_WAY:

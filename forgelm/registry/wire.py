@@ -43,7 +43,10 @@ class Body:
         """The next bytes, as many as come in a moment; b"" at the end. Raises `Retryable` if it broke off before."""
         began = time.monotonic()
         try:
-            piece = self._response.read(min(self._amount, most), decode_content=False)
+            # What is slow is taken as it comes: of a read that waits for more, a silence would take all.
+            slow = self._amount == SMALLEST_READ
+            read = self._response.read1 if slow else self._response.read
+            piece = read(min(self._amount, most), decode_content=False)
         except HTTPError as error:
             raise Retryable(_plain(error)) from error
         seconds = time.monotonic() - began
