@@ -9,7 +9,7 @@ import msgspec
 
 from forgelm.commands.terminal import printable, size_text
 from forgelm.config import ModelSource, Profile, available_profiles, load_profile
-from forgelm.errors import ForgeError, InvalidRequest, UpstreamFailed
+from forgelm.errors import ConfigError, ForgeError, InvalidRequest, UpstreamFailed
 from forgelm.ipc.registry import DownloadRequest, Search
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def read_wanted(name: str, quant: str, revision: str) -> Wanted:
 
     is_file = name.endswith(".toml") and Path(name).expanduser().is_file()
     if is_file or name in available_profiles():
+        if quant or revision != "main":
+            raise ConfigError(f"the profile {name} names its own file: leave out --quant and --revision")
         return _of_profile(name, load_profile(name), is_file=is_file)
     try:
         given = parse_reference(name)

@@ -79,6 +79,8 @@ def test_a_profile_by_name_and_by_file(desk: Desk, tiny: Path) -> None:
     assert "(as profile mine says)" in result.stderr
     assert "licence: mit" in result.stderr
     assert "`forgelm serve --profile mine`" in result.stderr
+    other = desk.run("pull", "mine", "--quant", "Q4_K_M")
+    assert (other.returncode, "names its own file" in last_words(other.stderr)) == (2, True)
     by_file = desk.good("pull", str(desk.shelf.profiles / "mine.toml"))
     assert by_file.stdout == result.stdout
 
