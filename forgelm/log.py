@@ -53,7 +53,7 @@ def configure(level: str = "info", *, json: bool | None = None, process: str = "
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_number(level))
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error"):
+    for noisy in ("httpx", "httpx2", "httpcore", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(_number(level), logging.WARNING))
     structlog.contextvars.bind_contextvars(process=process)
 

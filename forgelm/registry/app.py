@@ -15,7 +15,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from forgelm import __version__, log
-from forgelm.errors import ForgeError, InternalError, InvalidRequest, NotFound, RequestError
+from forgelm.errors import ForgeError, InternalError, InvalidRequest, NotFound, RegistryUnavailable, RequestError
 from forgelm.fit.budget import Budget
 from forgelm.ipc.envelope import decode_problem, envelope, headers, http_problem
 from forgelm.ipc.registry import BUDGET_HEADER, DownloadRequest, ImportRequest, Search
@@ -33,9 +33,8 @@ Asked = Request[Any, Any, Any]
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-def make_app(library: Library, jobs: Jobs) -> Litestar:
-    """The app. Whoever serves it resumes and closes the jobs."""
-    threads = Threads()
+def make_app(library: Library, jobs: Jobs, threads: Threads) -> Litestar:
+    """The app. Whoever serves it resumes and closes the jobs, and ends who waits for the threads."""
     return Litestar(
         [
             health_route(jobs),
@@ -149,6 +148,8 @@ async def _verify(request: Asked, check: Check, jobs: Jobs) -> ASGIApp:
         pass
     if check.failure is not None:
         raise check.failure
+    if jobs.closing:
+        raise RegistryUnavailable("the registry is about to end: try again", retry_after=2)
     return _whole(check.snapshot())
 
 

@@ -5,6 +5,7 @@ started this process is gone and it ends too. It ends within two seconds, and wh
 the next process. It runs under SCHED_IDLE, so that the engine never waits for it.
 """
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
-from litestar import Litestar
 
 from forgelm import log
 from forgelm.errors import ConfigError, ForgeError
@@ -29,6 +29,7 @@ from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
 from forgelm.registry.listening import Listener
 from forgelm.registry.settings import RegistryConfig
+from forgelm.registry.threads import Threads
 
 if TYPE_CHECKING:
     from forgelm.registry.hub import Hub
@@ -77,12 +78,12 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
     )
     with Listener(Path(config.socket)) as listener:
         jobs = Jobs(library, state)
-        server = _Server(make_app(library, jobs), jobs, attended=parent is not None)
+        server = _Server(library, jobs, attended=parent is not None)
         if parent is not None:
             threading.Thread(target=_end_with, args=(parent, server), name="parent", daemon=True).start()
-        # uvicorn raises the signal again that ended it, which is no reason to die before everything is in order.
+        # Before uvicorn does it, for signals that come early, and after it, since it raises them again in the end.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: None)
+            signal.signal(number, server.handle_exit)
         jobs.resume()
         log.get("registry").info("registry ready", socket=config.socket)
         server.run(sockets=[listener.socket])
@@ -93,10 +94,11 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
 class _Server(uvicorn.Server):
     """uvicorn whose streams and downloads end when it does."""
 
-    def __init__(self, app: Litestar, jobs: Jobs, *, attended: bool) -> None:
+    def __init__(self, library: Library, jobs: Jobs, *, attended: bool) -> None:
         """An `attended` one leaves it to its parent what a Ctrl-C means, which reaches the whole terminal group."""
+        self._threads = Threads()
         config = uvicorn.Config(
-            app,
+            make_app(library, jobs, self._threads),
             loop="uvloop",
             http="httptools",
             ws="none",
@@ -117,6 +119,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_soon()
         self._jobs.stop()
+        asyncio.get_running_loop().call_later(GRACE_SECONDS / 2, self._threads.give_up)
         await super().shutdown(sockets)
 
 

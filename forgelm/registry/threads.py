@@ -8,7 +8,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from forgelm.errors import RegistryUnavailable
 
 AT_ONCE = 8
 Given = ParamSpec("Given")
@@ -20,6 +22,13 @@ class Threads:
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    def give_up(self) -> None:
+        """Have whoever waits be told that the process ends. In the loop's thread."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(RegistryUnavailable("the registry is about to end: try again", retry_after=2))
 
     async def run(self, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
         """The result of `work`, or what it raises. Who stops waiting doesn't stop the work."""
@@ -44,6 +53,10 @@ class Threads:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, problem)
 
-        async with self._room:
-            threading.Thread(target=body, name="request", daemon=True).start()
-            return await future
+        self._waiting.add(future)
+        try:
+            async with self._room:
+                threading.Thread(target=body, name="request", daemon=True).start()
+                return await future
+        finally:
+            self._waiting.discard(future)

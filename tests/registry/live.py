@@ -15,6 +15,7 @@ from forgelm.registry.app import make_app
 from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
 from forgelm.registry.listening import Listener
+from forgelm.registry.threads import Threads
 
 PATIENCE = 30.0
 
@@ -78,7 +79,7 @@ def serving(library: Library, state: Path, socket: Path) -> Iterator[Live]:
     """The app, until the context ends."""
     jobs = Jobs(library, state)
     config = uvicorn.Config(
-        make_app(library, jobs), lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
+        make_app(library, jobs, Threads()), lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     with Listener(socket) as listener:
