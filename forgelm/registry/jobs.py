@@ -67,13 +67,14 @@ class Jobs:
         planned = self._library.plan(request, budget)
         self._library.accept(planned, accept_license=request.accept_license)
         place = str(self._library.place_of(planned))
+        model = self._library.find(planned.here).id if planned.here else ""
         with self._lock:
             same = self._same(planned, place)
             if same is not None:
                 return same.snapshot()
             job = self._add(planned, place)
             if planned.here:
-                self._end(job, "done", self._library.find(planned.here).id)
+                self._end(job, "done", model)
             else:
                 self._start_next()
             return job.snapshot()
@@ -87,9 +88,7 @@ class Jobs:
 
     def all(self) -> Downloads:
         """All of them, the newest first."""
-        with self._lock:
-            jobs = list(self._jobs.values())
-        return Downloads(tuple(job.snapshot() for job in reversed(jobs)))
+        return Downloads(tuple(job.snapshot() for job in reversed(list(self._jobs.values()))))
 
     def cancel(self, name: str, *, purge: bool = False) -> Download:
         """Stop a download that isn't ended; as it is then. What is here of it stays, unless `purge` is said.
