@@ -63,7 +63,7 @@ class Hub:
 
     @property
     def token(self) -> str | None:
-        """What requests to the endpoint are authorized with, looked for each time: people log in. Raises `Forbidden`."""
+        """What requests to the endpoint are authorized with, looked for each time. Raises `Forbidden`."""
         if self._token is not None or self.offline:
             return self._token
         return find_token()

@@ -6,8 +6,11 @@ as `http.client` doesn't by itself.
 """
 
 import contextlib
+import os
 import socket
+import ssl
 import time
+from functools import cache
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -74,8 +77,7 @@ class Wire:
         self._connections = connections
         self._timeout = urllib3.Timeout(connect=limits.connect, read=limits.stall)
         self._pools: dict[str, urllib3.PoolManager] = {}
-        # As huggingface_hub's client has it, so that both trust the same: SSL_CERT_FILE, SSL_CERT_DIR, the system's.
-        self._context = httpx2.create_ssl_context()
+        self._context = _trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
     def get(self, url: str, headers: dict[str, str]) -> Body:
         """Ask for `url`; redirects are answers like others. Raises `Retryable`, and `UpstreamFailed` without trust."""
@@ -115,6 +117,12 @@ class Wire:
             ssl_context=self._context,
             proxy_ssl_context=self._context,
         )
+
+
+@cache
+def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Whom to trust, as huggingface_hub's client has it: by these two variables, else the system's."""
+    return httpx2.create_ssl_context()
 
 
 def _plain(error: HTTPError) -> str:

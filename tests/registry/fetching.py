@@ -100,7 +100,7 @@ class Fetching:
             process.join()
 
 
-def place(local: LocalHub, models: Path, content: bytes) -> Fetching:
+def place(local: LocalHub, models: Path, content: bytes | Path) -> Fetching:
     """Put the file on a hub."""
     models.mkdir(exist_ok=True)
     model = local.add(REPO, {FILE: content})

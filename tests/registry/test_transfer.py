@@ -27,10 +27,17 @@ def small(local: LocalHub, tmp_path: Path) -> Fetching:
     return place(local, tmp_path / "models", SMALL)
 
 
+@pytest.fixture(scope="module")
+def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("content") / "large"
+    path.write_bytes(LARGE)
+    return path
+
+
 @pytest.fixture
-def large(local: LocalHub, tmp_path: Path) -> Fetching:
+def large(local: LocalHub, tmp_path: Path, large_file: Path) -> Fetching:
     """One that is worth several connections."""
-    return place(local, tmp_path / "models", LARGE)
+    return place(local, tmp_path / "models", large_file)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -24,9 +24,16 @@ def small(local: LocalHub, tmp_path: Path) -> Fetching:
     return place(local, tmp_path / "models", SMALL)
 
 
+@pytest.fixture(scope="module")
+def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("content") / "large"
+    path.write_bytes(LARGE)
+    return path
+
+
 @pytest.fixture
-def large(local: LocalHub, tmp_path: Path) -> Fetching:
-    return place(local, tmp_path / "models", LARGE)
+def large(local: LocalHub, tmp_path: Path, large_file: Path) -> Fetching:
+    return place(local, tmp_path / "models", large_file)
 
 
 def failure(fetching: Fetching) -> ForgeError:

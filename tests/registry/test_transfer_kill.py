@@ -17,9 +17,16 @@ KILLS = 20
 CONTENT = random.Random(5).randbytes(100_000_000)
 
 
+@pytest.fixture(scope="module")
+def fetching_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("content") / "fetching"
+    path.write_bytes(CONTENT)
+    return path
+
+
 @pytest.fixture
-def fetching(local: LocalHub, tmp_path: Path) -> Fetching:
-    return place(local, tmp_path / "models", CONTENT)
+def fetching(local: LocalHub, tmp_path: Path, fetching_file: Path) -> Fetching:
+    return place(local, tmp_path / "models", fetching_file)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +95,12 @@ class Catalog:
     def keep(self, name: str, content: bytes | Path) -> Content:
         """Put a file's bytes where the CDN finds them; a `Path` stays where it is."""
         path = content if isinstance(content, Path) else self._written(content)
-        size, digest = path.stat().st_size, hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
+        found = path.stat()
+        sha256 = _sha256(path, found.st_mtime_ns)
         lfs = name.endswith(LFS_ENDINGS)
-        stored = f"oid sha256:{digest.hexdigest()}".encode() if lfs else path.read_bytes()
+        stored = f"oid sha256:{sha256}".encode() if lfs else path.read_bytes()
         oid = hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
-        kept = Content(path, size, digest.hexdigest(), oid, lfs)
+        kept = Content(path, found.st_size, sha256, oid, lfs)
         self.contents[kept.sha256] = kept
         return kept
 
@@ -109,3 +108,13 @@ class Catalog:
         path = self.folder / hashlib.sha256(content).hexdigest()
         path.write_bytes(content)
         return path
+
+
+@cache
+def _sha256(path: Path, mtime_ns: int) -> str:
+    """Of a file that may be on many hubs, one after the other."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
         self.hub = hub
         self.context = context
         self._open: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -70,6 +70,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers requests to one origin."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     origin: Origin = "hub"
     server: Server
     seen: Seen
