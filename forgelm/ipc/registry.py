@@ -161,7 +161,8 @@ class Installed(msgspec.Struct, frozen=True):
     """A model on this machine."""
 
     id: str
-    """`owner/repo:QUANT` for the hub's, Ollama's name for its own, else the file's name without its ending."""
+    """`owner/repo:QUANT` for the hub's and for files in such folders, Ollama's name for its own, else the file's name
+    without its ending."""
     path: str
     """Of the first part."""
     bytes: int

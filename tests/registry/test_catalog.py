@@ -36,6 +36,8 @@ IDS = [
     ([lying("o/r/a-Q4_0.gguf", repo="o/r"), lying("o/r/b-Q4_0.gguf", repo="o/r")], ["a-Q4_0", "b-Q4_0"]),
     ([lying("x/m.gguf"), lying("y/m.gguf"), lying("z.gguf")], ["x/m", "y/m", "z"]),
     ([lying("x/M.gguf"), lying("y/m.gguf")], ["x/M", "y/m"]),
+    # Somebody put it there by hand.
+    ([lying("o/r/m-Q4_K_M.gguf"), lying("o/m-Q4_K_M.gguf")], ["o/r:Q4_K_M", "m-Q4_K_M"]),
     ([lying("a/x/m.gguf"), lying("b/x/m.gguf")], ["a/x/m.gguf", "b/x/m.gguf"]),
     ([lying("m.gguf"), lying("x/m.gguf")], ["m.gguf", "x/m"]),
     # The one's file is called as the other asks to be called.
