@@ -22,7 +22,7 @@ from forgelm.ipc.registry import BUDGET_HEADER, DownloadRequest, ImportRequest, 
 from forgelm.registry.checks import Check
 from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
-from forgelm.registry.sse import EventStream, events
+from forgelm.registry.sse import EventStream, events, exhaust, while_listened_to
 from forgelm.registry.threads import Threads
 
 BODY_BYTES = 64 << 10
@@ -94,7 +94,7 @@ def download_routes(jobs: Jobs, threads: Threads) -> list[HTTPRouteHandler]:
         job = jobs.get(name)
         if _wants_json(request):
             return _whole(job.snapshot())
-        return EventStream(events(job, lambda: jobs.closing))
+        return EventStream(events(job, jobs.ending))
 
     @delete("/downloads/{name:str}", status_code=200)
     async def cancel(request: Asked, name: FromPath[str]) -> Response[bytes]:
@@ -141,14 +141,13 @@ def model_routes(library: Library, jobs: Jobs, threads: Threads) -> list[HTTPRou
 async def _verify(request: Asked, check: Check, jobs: Jobs) -> ASGIApp:
     """Hash a model as long as somebody listens, or waits for the end."""
     check.start()
-    going = events(check, lambda: jobs.closing)
+    going = events(check, jobs.ending)
     if not _wants_json(request):
         return EventStream(going, check.stop)
-    async for _ in going:
-        pass
+    await while_listened_to(exhaust(going), request.receive, check.stop)
     if check.failure is not None:
         raise check.failure
-    if jobs.closing:
+    if jobs.ending.begun:
         raise RegistryUnavailable("the registry is about to end: try again", retry_after=2)
     return _whole(check.snapshot())
 

@@ -95,10 +95,6 @@ class Job:
             with self._lock:
                 self._watchers.discard(notify)
 
-    def wake(self) -> None:
-        """Call those who watch, though nothing changed: there will be no more."""
-        self._tell()
-
     def _tell(self) -> None:
         with self._lock:
             watchers = tuple(self._watchers)

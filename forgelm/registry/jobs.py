@@ -12,6 +12,7 @@ from forgelm import log
 from forgelm.errors import Conflict, NotFound
 from forgelm.fit.budget import Budget
 from forgelm.ipc.registry import Download, DownloadRequest, Downloads, Failure, State
+from forgelm.registry.ending import Ending
 from forgelm.registry.job import Job, failure_of
 from forgelm.registry.library import Library
 from forgelm.registry.planning import Planned
@@ -35,13 +36,9 @@ class Jobs:
         self._working: dict[str, Job] = {}
         """By the place of what they fetch."""
         self._lock = threading.RLock()
-        self._closing = False
         self._log = log.get("registry")
-
-    @property
-    def closing(self) -> bool:
-        """Nothing will change any more: the process is about to end."""
-        return self._closing
+        self.ending = Ending()
+        """Nothing is begun any more."""
 
     @property
     def unfinished(self) -> int:
@@ -109,14 +106,11 @@ class Jobs:
         return job.snapshot()
 
     def stop(self) -> None:
-        """Have everything that is at work stop, and tell those who watch that nothing will change any more."""
+        """Have everything that is at work stop, and begin nothing any more."""
         with self._lock:
-            self._closing = True
-            jobs, working = list(self._jobs.values()), list(self._working.values())
-        for job in working:
-            job.cancel.set()
-        for job in jobs:
-            job.wake()
+            self.ending.begin()
+            for job in self._working.values():
+                job.cancel.set()
 
     def close(self, seconds: float) -> None:
         """Stop, and wait `seconds` at most for it. What isn't ended stays so on disk, for the next process."""
@@ -162,7 +156,7 @@ class Jobs:
     def _start_next(self) -> None:
         """Put to work what has waited longest for a place of its own, as long as there is room."""
         for job in list(self._jobs.values()):
-            if len(self._working) >= AT_ONCE or self._closing:
+            if len(self._working) >= AT_ONCE or self.ending.begun:
                 return
             if not job.ended and job.place not in self._working:
                 self._working[job.place] = job

@@ -5,12 +5,14 @@ Waiting costs nothing: whoever makes a change wakes the loop, once for all the c
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractContextManager, aclosing, suppress
+from typing import Any, Protocol
 
 import msgspec
 from litestar.types import Receive, Scope, Send
+
+from forgelm.registry.ending import Ending
 
 PING = b": ping\n\n"
 PING_SECONDS = 10.0
@@ -76,10 +78,10 @@ class Signal:
         return self._event.is_set()
 
 
-async def events(watched: Watched, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The states of `watched` up to its last, or until `closing` says that there will be no more."""
+async def events(watched: Watched, ending: Ending) -> AsyncGenerator[bytes, None]:
+    """The states of `watched` up to its last, or until the process is about to end."""
     signal = Signal()
-    with watched.watched(signal):
+    with watched.watched(signal), ending.told(signal):
         said, spoke = b"", time.monotonic()
         while True:
             signal.clear()
@@ -91,7 +93,7 @@ async def events(watched: Watched, closing: Callable[[], bool]) -> AsyncIterator
             elif time.monotonic() - spoke >= PING_SECONDS:
                 spoke = time.monotonic()
                 yield PING
-            if now.ended or closing():
+            if now.ended or ending.begun:
                 return
             await asyncio.sleep(LEAST_SECONDS)
             silent = spoke + PING_SECONDS - time.monotonic()
@@ -101,30 +103,43 @@ async def events(watched: Watched, closing: Callable[[], bool]) -> AsyncIterator
 class EventStream:
     """An answer of events. It ends when its client leaves, and then calls `on_left`."""
 
-    def __init__(self, source: AsyncIterator[bytes], on_left: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, source: AsyncGenerator[bytes, None], on_left: Callable[[], None] = lambda: None) -> None:
         self._source = source
         self._on_left = on_left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, as an ASGI application."""
-        sender = asyncio.create_task(self._send(send))
-        watcher = asyncio.create_task(_left(receive))
-        try:
-            await asyncio.wait({sender, watcher}, return_when=asyncio.FIRST_COMPLETED)
-            if not sender.done():
-                self._on_left()
-                return
-            await sender
-        finally:
-            for task in (sender, watcher):
-                task.cancel()
-            await asyncio.gather(sender, watcher, return_exceptions=True)
+        await while_listened_to(self._send(send), receive, self._on_left)
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async for data in self._source:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+        async with aclosing(self._source) as source:
+            async for data in source:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def exhaust(source: AsyncGenerator[bytes, None]) -> None:
+    """Wait for the last event without telling any."""
+    async with aclosing(source):
+        async for _ in source:
+            pass
+
+
+async def while_listened_to(work: Coroutine[Any, Any, None], receive: Receive, on_left: Callable[[], None]) -> None:
+    """Do `work`, or as much of it as can be done until the client leaves; then call `on_left`."""
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            await worker
+        else:
+            on_left()
+    finally:
+        for task in (worker, watcher):
+            task.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
 async def _left(receive: Receive) -> None:

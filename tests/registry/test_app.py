@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import msgspec
 import pytest
 
@@ -122,6 +123,8 @@ def test_a_check_ends_when_nobody_listens(shelf: Shelf, live: Live) -> None:
     write_tiny(shelf.models / "small.gguf")
     with live.events("POST", "/models/huge/verify") as events:
         next(events)
+    with pytest.raises(httpx.ReadTimeout):
+        live.post("/models/huge/verify", timeout=0.5)
     assert live.post("/models/small/verify").json()["state"] == "done"
 
 

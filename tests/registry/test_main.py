@@ -194,7 +194,6 @@ def test_the_hubs_libraries_wait_until_they_are_needed() -> None:
     assert run.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has SCHED_IDLE")
 def test_all_its_threads_give_way(shelf: Shelf, hub: LocalHub) -> None:
     hub.faults.rate = SLOW
     with registry(shelf, hub) as process:

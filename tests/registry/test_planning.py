@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_served_is_refused_before_it_is_fetched(
     """As Ollama's conversions of Qwen3.5 are."""
     bad = rewrite(qwen35_path, tmp_path / "bad.gguf", {"qwen35.rope.dimension_sections": [11, 11, 10]})
     with bad.open("ab") as file:
-        file.truncate(64 << 20)
+        file.truncate(16 << 20)
     model = local.add(REPO, {"bad-Q4_K_M.gguf": bad})
     with pytest.raises(InvalidRequest, match=r"rope\.dimension_sections has 3 entries.*Use ") as caught:
         library.plan(DownloadRequest(REPO))
