@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forgelm import log
 from forgelm.api.registry_client import RegistryClient
-from forgelm.config import Profile
+from forgelm.config import Profile, available_profiles, read_profile
 from forgelm.errors import ModelError, RegistryUnavailable, UpstreamFailed
 from forgelm.ipc.registry import Download, DownloadRequest
 
@@ -44,11 +44,7 @@ class Fetching:
 
     async def run(self) -> Path:
         """Fetch it; its path. Raises `ModelError` when that is impossible."""
-        model = self._profile.model
-        request = DownloadRequest(repo=model.repo, file=model.file, revision=model.revision or "main")
-        if not model.repo:
-            request = DownloadRequest(profile=self._profile.name)
-        download = await self._patiently(partial(self._registry.download, request))
+        download = await self._patiently(partial(self._registry.download, _request(self._profile)))
         while not download.ended:
             self._tell(download)
             await asyncio.sleep(POLL_SECONDS)
@@ -83,3 +79,11 @@ class Fetching:
                 percent=round(self.percent),
                 detail=self.detail,
             )
+
+
+def _request(profile: Profile) -> DownloadRequest:
+    """By the profile's name, which brings its sha256 and licence, where the registry knows it by that."""
+    known, model = available_profiles(), profile.model
+    if not model.repo or (profile.name in known and read_profile(known[profile.name]).model == model):
+        return DownloadRequest(profile=profile.name)
+    return DownloadRequest(repo=model.repo, file=model.file, revision=model.revision or "main")

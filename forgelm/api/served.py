@@ -28,6 +28,12 @@ class Target(msgspec.Struct, frozen=True):
     names: frozenset[str]
     """What requests may call it."""
 
+    def is_as(self, other: "Target") -> bool:
+        """Whether both are the same file in the same sizes, with the same way of answering."""
+        one, two = self.profile, other.profile
+        same = (one.engine, one.chat, one.sampling) == (two.engine, two.chat, two.sampling)
+        return same and self.model.resolve() == other.model.resolve()
+
 
 class Launch(msgspec.Struct, frozen=True):
     """How to serve a target on this machine as it is now."""

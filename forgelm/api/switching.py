@@ -186,7 +186,11 @@ class Switcher:
             raise Unavailable(self.failure or "no model is loaded", retry_after=int(FAILURE_SECONDS))
         if not (ask.explicit or self._policy.on_request):
             raise self._not_served(ask.name)
-        return await self._change(await self._resolve(ask.name))
+        target = await self._resolve(ask.name)
+        if current is not None and target.is_as(current.target):
+            # One of its other names, such as the same one in other letters.
+            return current
+        return await self._change(target)
 
     async def _resolve(self, name: str) -> Target:
         when, why = self._failed.get(name, (-FAILURE_SECONDS, ""))

@@ -44,11 +44,20 @@ class MachineLauncher:
 
     # --- which model ---
 
-    def first(self, profile: Profile, model: Path | None = None) -> Target:
-        """What the server starts with. Raises as `target` does."""
+    def first(self, profile: Profile, model: Path | None = None, installed: Installed | None = None) -> Target:
+        """What the server starts with: the profile's own model, the file at `model`, or one that the registry knows.
+
+        Raises as `target` does.
+        """
         target = self.target(profile, model)
         self._base = target.profile
-        return target
+        return target if installed is None else self._named(target, installed)
+
+    def _named(self, target: Target, installed: Installed) -> Target:
+        """Served under the registry's name, and known by all of its names."""
+        source = msgspec.structs.replace(target.profile.model, id=installed.id)
+        profile = msgspec.structs.replace(target.profile, model=source)
+        return Target(profile, target.model, frozenset((profile.name, installed.id, *installed.aliases)))
 
     def target(self, profile: Profile, model: Path | None = None) -> Target:
         """The profile with all that was asked for laid over it; `model` is served instead of its own.

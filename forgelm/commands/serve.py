@@ -18,7 +18,7 @@ from forgelm.commands.launching import Asked, MachineLauncher
 from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
 from forgelm.drafting import SPECULATION
 from forgelm.errors import ConfigError, MachineError, ModelError
-from forgelm.ipc.registry import Kind
+from forgelm.ipc.registry import Installed, Kind
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
 from forgelm.selection import Choice, choose_profile, shipped_profiles
@@ -114,7 +114,7 @@ def serve(
     launcher = MachineLauncher(Asked(asked, speculation, draft_model, allow_cpu, level))
     settled = _settle(profile)
     settled = settled.with_preset(preset) if preset else settled
-    target = launcher.first(settled, _model_path(model) if model else None)
+    target = launcher.first(settled, *_model(model)) if model else launcher.first(settled)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
     beside = list(_beside(target.profile, level))
     launcher.leave_room(beside)
@@ -179,17 +179,20 @@ def _explain_starter() -> None:
     )
 
 
-def _model_path(model: str) -> Path:
-    """The file that `--model` means. Raises `ModelError`."""
+def _model(model: str) -> tuple[Path, Installed | None]:
+    """The file that a path or a name means, and what the registry knows of a name. Raises `ModelError`."""
     path = Path(model).expanduser()
     if path.is_file():
-        return path
+        return path, None
     if path.suffix == ".gguf" or path.is_absolute():
         raise ModelError(f"no model file at {path}")
     from forgelm.commands.library import open_shelf
 
     with open_shelf() as shelf:
-        return Path(shelf.find(model).path)
+        installed = shelf.find(model)
+    if installed.problem:
+        raise ModelError(f"{installed.id} can't be served: {installed.problem}")
+    return Path(installed.path), installed
 
 
 def _fetchable(target: Target, sidecar: Sidecar | None, *, offline: bool) -> Target:
@@ -222,7 +225,9 @@ def _beside(profile: Profile, log_level: str) -> Iterator[Beside]:
     wanted: tuple[tuple[Kind, str], ...] = (("embedding", profile.embedding.model), ("rerank", profile.rerank.model))
     for kind, name in wanted:
         if name:
-            yield Beside(kind, _model_path(name), (name,), log_level)
+            path, installed = _model(name)
+            names = (installed.id, *installed.aliases) if installed else ()
+            yield Beside(kind, path, names, log_level)
 
 
 def _run(setup: Setup, keys: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from forgelm.registry.disk import Lying
 from forgelm.registry.index import Facts
 from forgelm.registry.judge import Judgement
 from forgelm.registry.profiles import place_of
+from forgelm.registry.references import is_repository
 
 
 def catalogue(
@@ -63,13 +64,20 @@ def _names(model: Lying) -> Iterator[str]:
     """What a model could be called, from what people would say to what is surely its own."""
     if model.wanted_id:
         yield model.wanted_id
-    elif model.origin == "hub" and model.quant:
-        yield f"{model.repo}:{model.quant}"
+    elif model.quant and (repo := _repo(model)):
+        yield f"{repo}:{model.quant}"
     yield model.stem
     folder = PurePosixPath(model.path).parent.name if not model.relative else PurePosixPath(model.relative).parent.name
     if folder:
         yield f"{folder}/{model.stem}"
     yield model.relative or model.path
+
+
+def _repo(model: Lying) -> str:
+    """The hub's repository, as known or as the folders tell: OWNER/REPO/FILE, also of files that others put there."""
+    folders = PurePosixPath(model.relative).parts[:-1] if model.relative else ()
+    told = "/".join(folders[:2])
+    return model.repo or (told if is_repository(told) else "")
 
 
 def _aliases(model: Lying, own: str, serving: Serving) -> list[str]:

@@ -49,7 +49,8 @@ class Models:
         profile = profile_with()
         if name != FIRST:
             source = msgspec.structs.replace(profile.model, id=name)
-            profile = msgspec.structs.replace(profile, name=name, model=source)
+            engine = msgspec.structs.replace(profile.engine, context=4096 + len(name))
+            profile = msgspec.structs.replace(profile, name=name, model=source, engine=engine)
         return Target(profile, self._path, frozenset((name, profile.name)))
 
     def launch(self, target: Target) -> Launch:

@@ -176,6 +176,20 @@ def test_find_fetch_serve_and_remove(tmp_path: Path, hub: LocalHub, starter_path
     assert starter_path.is_file()
 
 
+def test_a_model_by_its_name(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
+    """It is served under that name, and under the others it has."""
+    place = tmp_path / "models" / REPO
+    place.mkdir(parents=True)
+    (place / FILE).symlink_to(starter_path)
+    with serving(tmp_path, hub, "--model", f"{REPO}:Q4_1") as server:
+        server.ready()
+        assert server.chat().json()["model"] == f"{REPO}:Q4_1"
+        assert server.chat(model=FILE.removesuffix(".gguf")).status_code == 200
+    with serving(tmp_path, hub, "--model", "SmolLM2-135M-Instruct-Q4_0") as server:
+        assert server.end() == 1
+        assert "did you mean" in server.words[-1]
+
+
 def test_events_of_a_download(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
     hub.faults.rate = 40e6
     with serving(tmp_path, hub, "--model", str(starter_path)) as server:
