@@ -10,10 +10,11 @@ class Stopped(Exception):
 
 
 class DataFile:
-    """Many threads write, one reads, and that one closes it in the end."""
+    """Many threads write, until they are stopped; some read, and the last of those closes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, readers: int = 1) -> None:
         """Raises `OSError`."""
+        self._readers = readers
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._stopped = False
         # Writers of one file exclude each other in the kernel anyway, where they spin: here they sleep, and it can't
@@ -43,6 +44,10 @@ class DataFile:
         with self._writing:
             self._stopped = True
 
-    def close(self) -> None:
-        self.stop()
-        os.close(self._handle)
+    def leave(self) -> None:
+        """One of the readers needs it no more."""
+        with self._writing:
+            self._readers -= 1
+            if not self._readers:
+                self._stopped = True
+                os.close(self._handle)

@@ -1,7 +1,7 @@
 """The bytes of one file, by several connections at once, from what is here of it to all of it.
 
-The front of what is missing goes first, in requests that get smaller towards the end; one thread follows and hashes.
-The caller's thread only watches: it tells the progress, and ends everything within a moment.
+The front of what is missing goes first, in requests that get smaller towards the end; behind them one thread hashes and
+one syncs. The caller's thread only watches: it tells the progress, and ends everything within a moment.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator
 from forgelm.errors import ForgeError, InternalError
 from forgelm.registry import space
 from forgelm.registry.datafile import DataFile, Stopped
-from forgelm.registry.follower import Follower
 from forgelm.registry.ledger import BLOCK, RECORD, Ledger
 from forgelm.registry.link import Changed, Link, NoRanges
 from forgelm.registry.partial import Partial, State
 from forgelm.registry.ranges import Queue, Ranges, Span
+from forgelm.registry.readers import Hasher, Syncer
 from forgelm.registry.retries import Limits, Patience, Retryable
 from forgelm.registry.wire import Body
 
@@ -51,10 +51,12 @@ class Download:
         self._folder = partial.target.parent
         self._limits = limits
         self._origin = origin
-        self._data = DataFile(partial.data)
+        self._data = DataFile(partial.data, readers=2)
         self._ledger = Ledger(partial, state)
         self._halt = threading.Event()
-        self._follower = Follower(self._data, self._ledger, state.size, self._halt, hashed=bool(state.sha256))
+        self._hasher = Hasher(self._data, self._ledger, state.size if state.sha256 else 0, self._halt)
+        self._syncer = Syncer(self._data, self._ledger, state.size, self._halt)
+        self._hashed = bool(state.sha256)
         self._size = state.size
         self._missing = Ranges(state.done).missing(state.size)
         self._queue = Queue(self._missing, 1)
@@ -62,6 +64,7 @@ class Download:
         self._at_work = 0
         self._moved = threading.Condition()
         self._bodies: set[Body] = set()
+        self._to_end = 2
         self._ended = threading.Event()
         self._digest = ""
         self._failure: Exception | None = None
@@ -74,7 +77,9 @@ class Download:
         self._queue = Queue(self._missing, connections)
         self._most = min(LARGEST_READ, (BLOCK - RECORD) // connections)
         work = [self._fetch_whole] if whole else [self._fetch_spans] * connections
-        threads = [threading.Thread(target=self._guarded, args=(run,), daemon=True) for run in [self._follow, *work]]
+        threads = [
+            threading.Thread(target=self._guarded, args=(run,), daemon=True) for run in [self._hash, self._sync, *work]
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -88,7 +93,7 @@ class Download:
     def _watch(self, watch: Watch) -> None:
         checked = time.monotonic()
         while not self._ended.wait(TICK):
-            watch(self._ledger.total, self._follower.position)
+            watch(self._ledger.total, self._hasher.position)
             if time.monotonic() - checked >= SPACE_SECONDS:
                 space.check(self._folder, 0, "what is being fetched")
                 checked = time.monotonic()
@@ -100,10 +105,10 @@ class Download:
             self._moved.notify_all()
             for body in self._bodies:
                 body.interrupt()
+        self._ledger.stop()
         until = time.monotonic() + LAST_BREATH
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        self._ledger.close()
 
     def _guarded(self, run: Callable[[], None]) -> None:
         """One thread's work; what goes wrong in it ends the whole."""
@@ -126,18 +131,31 @@ class Download:
             self._failure = error
             self._ended.set()
 
-    # --- the follower's thread ---
+    # --- the readers' threads ---
 
-    def _follow(self) -> None:
+    def _hash(self) -> None:
         try:
-            digest = self._follower.run()
+            digest = self._hasher.run()
+            self._digest = digest if self._hashed else ""
         except Retryable as failure:
             raise StartOver(failure) from failure
         finally:
-            self._data.close()
-        if digest is not None:
-            self._digest = digest
-            self._ended.set()
+            self._data.leave()
+        self._end_one()
+
+    def _sync(self) -> None:
+        try:
+            self._syncer.run()
+        finally:
+            self._data.leave()
+        self._end_one()
+
+    def _end_one(self) -> None:
+        """All that was written is hashed, or synced: when it is both, that's all."""
+        with self._moved:
+            self._to_end -= 1
+            if not self._to_end:
+                self._ended.set()
 
     # --- the connections' threads ---
 

@@ -23,7 +23,7 @@ class Ledger:
         self._unrecorded = 0
         self._grown = threading.Condition()
         self._total = self._ranges.total
-        self._closed = False
+        self._stopped = False
 
     @property
     def total(self) -> int:
@@ -46,34 +46,36 @@ class Ledger:
                 self._record()
             self._grown.notify_all()
 
-    def wait_for(self, position: int, seconds: float) -> int:
-        """How far the file is here without a gap; returns as soon as that is beyond `position`, or in vain."""
+    def wait_for_prefix(self, beyond: int) -> int:
+        """How far the file is here without a gap; returns when that is `beyond`, or it was stopped."""
         with self._grown:
-            self._grown.wait_for(lambda: self._ranges.prefix > position, seconds)
+            self._grown.wait_for(lambda: self._ranges.prefix > beyond or self._stopped)
             return self._ranges.prefix
 
-    def written(self) -> Ranges:
-        """What is written now."""
+    def wait_for_total(self, least: int, seconds: float) -> Ranges:
+        """What is written as soon as that is `least` bytes or the whole file, or after some seconds."""
         with self._grown:
+            self._grown.wait_for(lambda: self._total >= least or self.is_whole or self._stopped, seconds)
             return Ranges(self._ranges.spans)
 
     def synced(self, ranges: Ranges) -> None:
         """`ranges` are on the disk for certain. Raises `OSError`."""
         with self._grown:
             self._state = msgspec.structs.replace(self._state, synced=ranges.spans)
-            self._record(durable=True)
+            self._record()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Bring the state file up to date; from now on it may be somebody else's. Raises `OSError`."""
         with self._grown:
             try:
                 self._record()
             finally:
-                self._closed = True
+                self._stopped = True
+                self._grown.notify_all()
 
-    def _record(self, *, durable: bool = False) -> None:
-        if self._closed:
+    def _record(self) -> None:
+        if self._stopped:
             return
         self._state = msgspec.structs.replace(self._state, done=self._ranges.spans)
-        self._partial.save(self._state, durable=durable)
+        self._partial.save(self._state)
         self._unrecorded = 0

@@ -3,7 +3,8 @@
 For `FILE` in its folder: `.FILE.part` (the data, at their places), `.FILE.part.json` (`State`), `.FILE.lock` and, when
 it is whole, `.FILE.origin.json` (`Origin`). A state is replaced whole by a rename, so that a reader or a killed writer
 never sees half of one. After a power cut the state may be newer than the data, which the kernel writes when it likes:
-then only what was synced counts, and the boot's id tells whether there was one.
+then only what was synced counts, and the boot's id tells whether there was one. A state isn't synced itself, being
+replaced many times a second; where a file system keeps neither the old nor the new one, the file starts over.
 """
 
 import contextlib
@@ -82,9 +83,9 @@ class Partial:
             done = synced
         return msgspec.structs.replace(state, done=done.spans, synced=synced.spans, boot=boot)
 
-    def save(self, state: State, *, durable: bool = False) -> None:
-        """Remember `state`; with `durable` it outlives a power cut. Raises `OSError`."""
-        _replace(self.state, msgspec.json.encode(state), durable=durable)
+    def save(self, state: State) -> None:
+        """Remember `state`. Raises `OSError`."""
+        _replace(self.state, msgspec.json.encode(state), durable=False)
 
     def discard(self) -> None:
         """Forget what is here of it. Raises `OSError`."""

@@ -268,7 +268,7 @@ def test_after_a_power_cut_only_what_was_synced_is_kept(large: Fetching) -> None
 
 
 def test_what_is_synced_is_remembered(large: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forgelm.registry.follower.SYNC_SECONDS", 0.1)
+    monkeypatch.setattr("forgelm.registry.readers.SYNC_SECONDS", 0.1)
     large.local.faults.rate = 40e6
     cancel = threading.Event()
     threading.Timer(0.8, cancel.set).start()

@@ -11,9 +11,9 @@ import pytest
 from forgelm.errors import ForgeError, MachineError, NoSpace
 from forgelm.registry import locks, space
 from forgelm.registry.datafile import DataFile
-from forgelm.registry.follower import Follower
 from forgelm.registry.ledger import Ledger
 from forgelm.registry.partial import Partial, State
+from forgelm.registry.readers import Hasher
 from forgelm.registry.retries import Retryable
 from tests.registry import namespaces
 from tests.registry.fetching import FILE, REPO, Fetching, place
@@ -130,7 +130,7 @@ def test_writes_that_the_system_cuts_short(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "pwrite", lambda handle, data, at: write(handle, bytes(data)[:7], at))
     data = DataFile(tmp_path / "data")
     data.write(5, b"abcdefghijklmnopqrstuvwxyz")
-    data.close()
+    data.leave()
     assert (tmp_path / "data").read_bytes() == bytes(5) + b"abcdefghijklmnopqrstuvwxyz"
 
 
@@ -140,8 +140,8 @@ def test_a_part_that_was_cut_off_is_told(tmp_path: Path) -> None:
     state = State(REPO, FILE, "c0ffee", 100, "ab" * 32, done=((0, 80),))
     data = DataFile(partial.data)
     data.write(0, bytes(50))
-    follower = Follower(data, Ledger(partial, state), 100, threading.Event(), hashed=True)
+    hasher = Hasher(data, Ledger(partial, state), 100, threading.Event())
     with pytest.raises(Retryable, match="cut off"):
-        follower.run()
-    assert follower.position == 50
-    data.close()
+        hasher.run()
+    assert hasher.position == 50
+    data.leave()
