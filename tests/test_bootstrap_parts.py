@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from forgelm import bootstrap, bootstrap_engine, bootstrap_run
 
@@ -105,6 +106,6 @@ def test_lock_files_agree_and_cover_the_dependencies() -> None:
         (project["optional-dependencies"]["dev"], dev),
     ):
         for requirement in map(Requirement, wanted):
-            block = blocks[requirement.name]
+            block = blocks[canonicalize_name(requirement.name)]
             version = block.partition("==")[2].split(maxsplit=1)[0]
             assert requirement.specifier.contains(version), f"{requirement} is locked at {version}: make lock"
