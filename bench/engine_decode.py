@@ -26,10 +26,11 @@ from bench import machine
 from bench.load import Metrics
 from bench.servers import REPOSITORY, Settings, default_model
 from forgelm.commands.launching import engine_command
-from forgelm.config import Profile, load_profile
+from forgelm.config import Profile
 from forgelm.ipc.framing import FrameBuffer, frame
 from forgelm.ipc.messages import Abort, Fatal, FromEngine, Generate, Ready, Sampling, Step, decode_from_engine
 from forgelm.machine import read_machine
+from forgelm.profiles import load_profile
 
 TIMEOUT = 120.0
 SLACK = 160

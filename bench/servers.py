@@ -24,7 +24,7 @@ from typing import IO
 from bench import machine
 from bench.sse import AnswerError, Endpoint, complete
 from forgelm import paths
-from forgelm.config import load_profile
+from forgelm.profiles import load_profile
 
 READY_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0

@@ -43,8 +43,6 @@ KEPT, KEPT_ON_HYBRIDS = 24, 4
 """Finished requests kept on the device unless the profile says otherwise."""
 MAX_DEPTH = 63
 """Tokens guessed at once: with the one before them, a tile of rows."""
-LOGITS_BYTES = 16 * 2**20
-"""What the logits of a step's guessed rows may take, on the host and on the device."""
 Context = Annotated[int, Meta(ge=256)]
 Parallel = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
 FLUSH_SECONDS = 5.0
@@ -210,56 +208,6 @@ class Speculation(Section, frozen=True):
             raise ValueError('speculation: a model is used by the drafters "draft" and "mtp" alone')
         if not self.adaptive and not self.depth:
             raise ValueError("speculation: without adaptive a depth is needed")
-
-
-class Drafting(Section, frozen=True):
-    """Speculation as the engine process gets it: everything found and decided."""
-
-    ngram: bool = False
-    mtp: str = ""
-    """Path of the file with the next-token head, the model's own or another; "" uses none."""
-    draft: str = ""
-    """Path of the draft model; "" uses none."""
-    depth: int = 0
-    """The most tokens guessed at once; 0 lets the measured gain decide."""
-    adaptive: bool = True
-    rollback: int = 0
-    """Recurrent models: states kept per sequence to go back to, and the most tokens guessed at once."""
-
-    @property
-    def on(self) -> bool:
-        return self.ngram or bool(self.mtp or self.draft)
-
-    @property
-    def drafters(self) -> tuple[str, ...]:
-        """Names of those that are used."""
-        used = {"ngram": self.ngram, "draft": self.draft, "mtp": self.mtp}
-        return tuple(name for name, value in used.items() if value)
-
-    def rows(self, vocabulary: int, parallel: int, *, recurrent: bool) -> int:
-        """Guessed rows that a step may have in all: as many as can be rolled back, and their logits need room."""
-        if not self.on:
-            return 0
-        if recurrent:
-            return parallel * self.rollback
-        return max(parallel, min(MAX_DEPTH, LOGITS_BYTES // (4 * vocabulary)))
-
-
-class EngineConfig(Section, frozen=True):
-    """What the engine process needs to start; its parent sends it as JSON."""
-
-    model: str
-    """Path of the GGUF."""
-    engine: Engine
-    threads: int
-    log_level: str = "info"
-    log_json: bool = True
-    cache: Cache = Cache()
-    host_bytes: int = 0
-    """RAM for checkpoints and the host tier, resolved."""
-    disk_directory: str = ""
-    """Where the disk tier keeps its files; needed when it is on."""
-    drafting: Drafting = Drafting()
 
 
 class Limits(Section, frozen=True):
@@ -430,40 +378,3 @@ class Profile(Section, frozen=True):
             return msgspec.convert(tree, Profile)
         except msgspec.ValidationError as error:
             raise ConfigError(f"a flag or FORGELM_* variable is wrong: {error}") from None
-
-
-def load_profile(name_or_path: str) -> Profile:
-    """The profile called `name_or_path`, or the one in that file.
-
-    A name is looked up among the user's profiles, then the shipped ones. Raises `ConfigError`.
-    """
-    return read_profile(_find(name_or_path))
-
-
-def read_profile(path: Path) -> Profile:
-    """Decode one file. Raises `ConfigError` with the file and the path of the wrong key."""
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=Profile)
-    except OSError as error:
-        raise ConfigError(f"profile {path} can't be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"profile {path}: {error}") from None
-
-
-def available_profiles() -> dict[str, Path]:
-    """Name → file of every profile on this machine; the user's own come first and win."""
-    found: dict[str, Path] = {}
-    for directory in (paths.user_profiles_dir(), paths.shipped_profiles_dir()):
-        if directory.is_dir():
-            for path in sorted(directory.glob("*.toml")):
-                found.setdefault(path.stem, path)
-    return found
-
-
-def _find(name_or_path: str) -> Path:
-    if name_or_path.endswith(".toml") or "/" in name_or_path:
-        return Path(name_or_path).expanduser()
-    known = available_profiles()
-    if name_or_path not in known:
-        raise ConfigError(f"no profile named {name_or_path!r}; there are: {', '.join(sorted(known))}")
-    return known[name_or_path]

@@ -14,12 +14,13 @@ from typing import get_args
 import msgspec
 
 from forgelm import paths
-from forgelm.config import Drafting, Profile, Speculation, SpeculationWord
+from forgelm.config import Profile, Speculation, SpeculationWord
 from forgelm.errors import ConfigError, ModelError
 from forgelm.fit import need
 from forgelm.fit.header import head_of, shape_of
 from forgelm.fit.shapes import Shape
 from forgelm.fit.verdict import NO_WAYS, Ways
+from forgelm.ipc.start import Drafting
 from forgelm.llama.gguf import read_header
 from forgelm.llama.heads import find_head
 from forgelm.llama.repack import installed_repacked_types

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 import msgspec
 
 from forgelm import paths
-from forgelm.config import Engine, Profile, read_profile
+from forgelm.config import Engine, Profile
 from forgelm.errors import ConfigError, MachineError
 from forgelm.fit.budget import budget_of
 from forgelm.fit.need import need
 from forgelm.fit.published import published_shape
 from forgelm.machine import Gpu, Machine
+from forgelm.profiles import read_profile
 
 SMALL_RAM = 4_000_000_000
 """Decimal on purpose: a machine sold with 4 GB shows a little less than 4 GiB, and is meant to count."""

@@ -19,7 +19,8 @@ from typing import Any
 import gguf
 
 from forgelm import paths
-from forgelm.config import Profile, read_profile
+from forgelm.config import Profile
+from forgelm.profiles import read_profile
 from tests import embedders as embedder_kinds
 from tests import make_embedder, make_qwen35, requantize
 from tests.embedders import Embedders

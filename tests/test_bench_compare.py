@@ -11,7 +11,7 @@ from bench.peers import Peers
 from bench.rows import ROWS
 from bench.scenarios import Measure, Work
 from forgelm import paths
-from forgelm.config import read_profile
+from forgelm.profiles import read_profile
 from tests import make_qwen35
 
 SETTINGS = servers.Settings(Path("model.gguf"), threads=3, context=4096, parallel=5)

@@ -15,8 +15,9 @@ from bench.speculation_runs import Case, Work, guesses, kind, measure
 from bench.speculation_scenarios import SCENARIOS, Scenario
 from bench.speculation_texts import notes_again, opening
 from bench.sse import Answer, Drafts, parse
-from forgelm.config import Speculation, read_profile
+from forgelm.config import Speculation
 from forgelm.llama.vocab import Vocabulary
+from forgelm.profiles import read_profile
 
 SETTINGS = servers.Settings(Path("model.gguf"), threads=3, context=4096, parallel=5)
 MODES = sorted({mode for scenario in SCENARIOS.values() for mode in scenario.modes})

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forgelm import config, selection
+from forgelm import profiles, selection
 from forgelm.commands import doctor
 from forgelm.llama.lib import BuildInfo
 from forgelm.machine import Cores, Gpu, Gpus, Machine, Memory
@@ -201,7 +201,7 @@ def test_one_card_of_two_is_lost() -> None:
 def test_absence_is_a_warning_only_for_the_chosen_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGELM_MODELS", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    checks = {check.name: check for check in doctor.check_models(config.load_profile("cpu_fallback"))}
+    checks = {check.name: check for check in doctor.check_models(profiles.load_profile("cpu_fallback"))}
     assert checks["model cpu_fallback"].status == "warn"
     remedy = "run `forgelm pull cpu_fallback`, which fetches 1.28 GB of unsloth/Qwen3.5-2B-GGUF"
     assert checks["model cpu_fallback"].remedy == remedy
@@ -210,7 +210,7 @@ def test_absence_is_a_warning_only_for_the_chosen_profile(tmp_path: Path, monkey
 
 def test_a_disk_too_small_for_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGELM_MODELS", str(tmp_path / "not" / "yet"))
-    chosen = config.load_profile("starter")
+    chosen = profiles.load_profile("starter")
     assert doctor.check_disk(tmp_path / "not" / "yet", chosen).status == "ok"
     vast = msgspec.structs.replace(chosen, model=msgspec.structs.replace(chosen.model, bytes=10**18))
     check = doctor.check_disk(tmp_path / "not" / "yet", vast)

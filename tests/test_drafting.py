@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from forgelm.config import Drafting, Profile, Speculation, SpeculationWord, load_profile
+from forgelm.config import Profile, Speculation, SpeculationWord
 from forgelm.drafting import STATES, asked, ways
 from forgelm.errors import ConfigError, ModelError
 from forgelm.fit.header import shape_of
 from forgelm.fit.need import NONE
 from forgelm.fit.shapes import Shape
 from forgelm.fit.verdict import Ways
+from forgelm.ipc.start import Drafting
 from forgelm.llama.gguf import read_header
+from forgelm.profiles import load_profile
 from tests.fit.shapes import DENSE, QWEN_4B
 
 

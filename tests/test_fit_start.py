@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from forgelm.commands.fitting import cards_for, fitted, unfitted_drafting
-from forgelm.config import Drafting, load_profile
+from forgelm.ipc.start import Drafting
 from forgelm.machine import Machine, read_machine
+from forgelm.profiles import load_profile
 from tests.fit import sparse
 from tests.processes.serving import Served, serve
 from tests.program import forgelm

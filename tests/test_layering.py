@@ -26,7 +26,15 @@ LAYERS = (
         "forgelm.drafting",
         "forgelm.selection",
     ),
-    ("forgelm.ipc", "forgelm.llama", "forgelm.gguf", "forgelm.config", "forgelm.machine", "forgelm.gpu"),
+    (
+        "forgelm.ipc",
+        "forgelm.llama",
+        "forgelm.gguf",
+        "forgelm.config",
+        "forgelm.profiles",
+        "forgelm.machine",
+        "forgelm.gpu",
+    ),
     ("forgelm.errors", "forgelm.log", "forgelm.paths", "forgelm.bootstrap", "forgelm"),
 )
 """From the top down. A module may import its own layer and the ones below."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgelm import config, paths
+from forgelm import config, paths, profiles
 from forgelm.config import Profile, Speculation
 from forgelm.errors import ConfigError
 
@@ -73,7 +73,7 @@ MINIMAL = 'name = "mine"\n[model]\nid = "m"\nfile = "m.gguf"\n'
 
 
 def load(path: Path) -> Profile:
-    return config.read_profile(path)
+    return profiles.read_profile(path)
 
 
 @pytest.fixture
@@ -188,17 +188,17 @@ def test_a_profile_that_is_no_text(tmp_path: Path) -> None:
 
 def test_an_absent_profile_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        config.load_profile(str(tmp_path / "none.toml"))
+        profiles.load_profile(str(tmp_path / "none.toml"))
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"cpu_fallback.*starter.*turbo_4b"):
-        config.load_profile("turbo")
+        profiles.load_profile("turbo")
 
 
 @pytest.mark.parametrize("device", ["auto", "gpu", "cpu", "0", "GPU-5a3f2c1e-0000", ["0", "1"]])
 def test_devices_that_are_accepted(device: Any) -> None:
-    profile = config.load_profile("starter").with_overrides({"engine.device": device})
+    profile = profiles.load_profile("starter").with_overrides({"engine.device": device})
     assert profile.engine.device == (tuple(device) if isinstance(device, list) else device)
 
 
@@ -207,14 +207,14 @@ def test_devices_that_are_accepted(device: Any) -> None:
 
 def test_a_profile_beats_the_defaults(own: Path) -> None:
     (own / "mine.toml").write_text(MINIMAL + "[engine]\ncontext = 1024\n")
-    profile = config.load_profile("mine")
+    profile = profiles.load_profile("mine")
     assert profile.engine.context == 1024
     assert profile.engine.parallel == config.Engine().parallel
 
 
 def test_an_override_beats_the_profile(own: Path) -> None:
     (own / "mine.toml").write_text(MINIMAL + "[engine]\ncontext = 1024\n")
-    profile = config.load_profile("mine")
+    profile = profiles.load_profile("mine")
     changed = profile.with_overrides({"engine.context": 2048, "server.port": 9000, "engine.threads": None})
     assert (changed.engine.context, changed.server.port, changed.engine.threads) == (2048, 9000, 0)
     assert profile.engine.context == 1024
@@ -230,27 +230,27 @@ def test_an_override_beats_the_profile(own: Path) -> None:
     ],
 )
 def test_a_word_and_a_table_are_overridden_alike(override: dict[str, Any], expected: str | Speculation) -> None:
-    assert config.load_profile("starter").with_overrides(override).speculation == expected
+    assert profiles.load_profile("starter").with_overrides(override).speculation == expected
 
 
 def test_a_preset_sets_three_sizes_and_an_override_beats_it() -> None:
-    profile = config.load_profile("turbo_4b").with_preset("long")
+    profile = profiles.load_profile("turbo_4b").with_preset("long")
     assert (profile.engine.context, profile.engine.kv_type, profile.engine.parallel) == (262_144, "q4_0", 1)
-    assert profile.engine.n_ubatch == config.load_profile("turbo_4b").engine.n_ubatch
+    assert profile.engine.n_ubatch == profiles.load_profile("turbo_4b").engine.n_ubatch
     assert profile.with_overrides({"engine.kv_type": "f16"}).engine.kv_type == "f16"
 
 
 def test_an_unknown_preset_lists_the_known_ones(own: Path) -> None:
     with pytest.raises(ConfigError, match="no preset 'huge'; it has: short, medium, long"):
-        config.load_profile("starter").with_preset("huge")
+        profiles.load_profile("starter").with_preset("huge")
     (own / "mine.toml").write_text(MINIMAL)
     with pytest.raises(ConfigError, match="it has: none"):
-        config.load_profile("mine").with_preset("short")
+        profiles.load_profile("mine").with_preset("short")
 
 
 def test_a_users_profile_beats_the_shipped_one_of_that_name(own: Path) -> None:
     (own / "starter.toml").write_text(MINIMAL)
-    assert config.load_profile("starter").name == "mine"
+    assert profiles.load_profile("starter").name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -265,5 +265,5 @@ def test_a_users_profile_beats_the_shipped_one_of_that_name(own: Path) -> None:
 )
 def test_a_wrong_override_is_refused(override: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.load_profile("starter").with_overrides(override)
+        profiles.load_profile("starter").with_overrides(override)
     assert said in str(caught.value)

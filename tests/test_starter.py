@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from forgelm import cli, starter
-from forgelm.config import ModelSource, Profile, read_profile
+from forgelm.config import ModelSource, Profile
 from forgelm.errors import ModelError
 from forgelm.paths import shipped_profiles_dir
+from forgelm.profiles import read_profile
 from forgelm.starter import is_present, pull_starter
 
 CONTENT = b"GGUF" + bytes(range(256)) * 8192

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from forgelm import log
 from forgelm.api.registry_client import RegistryClient
-from forgelm.config import Profile, available_profiles, read_profile
+from forgelm.config import Profile
 from forgelm.errors import ModelError, RegistryUnavailable, UpstreamFailed
 from forgelm.ipc.registry import Download, DownloadRequest
+from forgelm.profiles import available_profiles, read_profile
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0

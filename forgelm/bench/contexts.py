@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from forgelm.config import Engine, EngineConfig
+from forgelm.config import Engine
 from forgelm.engine.placement import place
 from forgelm.errors import MachineError
+from forgelm.ipc.start import EngineConfig
 from forgelm.llama.batch import Tokens
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import Device, list_devices

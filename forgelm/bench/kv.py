@@ -25,11 +25,12 @@ from forgelm.bench.requests import (
     TooSlow,
 )
 from forgelm.bench.worker import ask
-from forgelm.config import EngineConfig, Preset
+from forgelm.config import Preset
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.header import shape_of
 from forgelm.fit.need import kv_per_token
 from forgelm.gguf.header import Header
+from forgelm.ipc.start import EngineConfig
 from forgelm.llama.gguf import read_header
 from forgelm.llama.lib import COMMIT
 from forgelm.llama.vocab import Vocabulary

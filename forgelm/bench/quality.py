@@ -11,8 +11,8 @@ import numpy as np
 from forgelm.bench.contexts import compute, feed, ids, opened
 from forgelm.bench.requests import Quality
 from forgelm.bench.stats import LogProbs, Tally, log_softmax
-from forgelm.config import EngineConfig
 from forgelm.errors import ModelError
+from forgelm.ipc.start import EngineConfig
 from forgelm.llama.batch import Tokens
 from forgelm.llama.context import Context
 from forgelm.llama.model import Model

@@ -6,7 +6,7 @@ Each measurement has a process of its own, so that memory is counted once and a 
 import msgspec
 
 from forgelm.bench.needles import Haystack
-from forgelm.config import EngineConfig
+from forgelm.ipc.start import EngineConfig
 
 FIRST_LOOK = 2048
 """Tokens after which a text's time is first estimated."""

@@ -7,9 +7,11 @@ import click
 import rich_click
 
 from forgelm.commands.terminal import coloured
-from forgelm.config import KV_TYPES, EngineConfig, Profile, load_profile
+from forgelm.config import KV_TYPES, Profile
 from forgelm.errors import ModelError
+from forgelm.ipc.start import EngineConfig
 from forgelm.machine import loaded_cuda_major, read_machine
+from forgelm.profiles import load_profile
 from forgelm.selection import require_usable_gpu
 
 SHORTEST = 256

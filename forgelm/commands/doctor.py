@@ -15,7 +15,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm import config, machine, paths, selection
+from forgelm import config, machine, paths, profiles, selection
 from forgelm.commands.terminal import echo
 from forgelm.errors import ForgeError
 
@@ -187,9 +187,9 @@ def check_models(chosen: config.Profile | None) -> Iterator[Check]:
 
     Absence is worth a warning only for the profile that would be served.
     """
-    for name, path in sorted(config.available_profiles().items()):
+    for name, path in sorted(profiles.available_profiles().items()):
         try:
-            profile = config.read_profile(path)
+            profile = profiles.read_profile(path)
         except ForgeError as error:
             yield Check(f"profile {name}", "fail", str(error), f"correct or remove {path}")
             continue

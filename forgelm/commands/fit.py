@@ -10,7 +10,7 @@ import rich_click
 
 from forgelm.commands.fit_report import Report, print_quants, print_report
 from forgelm.commands.fitting import cards_for, instead
-from forgelm.config import KV_TYPES, Profile, load_profile
+from forgelm.config import KV_TYPES, Profile
 from forgelm.drafting import SPECULATION, ways
 from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import MachineError, ModelError
@@ -20,6 +20,7 @@ from forgelm.fit.published import QUANTS, published_shape
 from forgelm.fit.verdict import judge
 from forgelm.llama.lib import build_info
 from forgelm.machine import Gpu, Gpus, Machine, Memory, read_machine
+from forgelm.profiles import load_profile
 from forgelm.selection import choose_profile, needs_gpu, shipped_profiles
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from forgelm import log
-from forgelm.config import Drafting, Profile
+from forgelm.config import Profile
 from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit.budget import budget_of
 from forgelm.fit.local import model_shape
 from forgelm.fit.verdict import Verdict, judge
+from forgelm.ipc.start import Drafting
 from forgelm.llama.lib import build_info
 from forgelm.machine import Gpu, Machine, loaded_cuda_major
 from forgelm.selection import choose_profile, gpus_for, needs_gpu, shipped_profiles

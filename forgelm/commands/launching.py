@@ -11,13 +11,15 @@ from forgelm import paths
 from forgelm.api.served import Launch, Target
 from forgelm.api.service import Beside
 from forgelm.commands.fitting import fitted, unfitted_drafting
-from forgelm.config import Drafting, EngineConfig, ModelSource, Profile, available_profiles, load_profile
+from forgelm.config import ModelSource, Profile
 from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import ModelError, ModelNotFound
 from forgelm.fit.budget import host_tier_bytes
 from forgelm.ipc.registry import Installed
+from forgelm.ipc.start import Drafting, EngineConfig
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine
+from forgelm.profiles import available_profiles, load_profile
 from forgelm.selection import require_usable_gpu
 from forgelm.supervisor import Command
 

@@ -8,9 +8,10 @@ import click
 import msgspec
 
 from forgelm.commands.terminal import printable, size_text
-from forgelm.config import ModelSource, Profile, available_profiles, load_profile
+from forgelm.config import ModelSource, Profile
 from forgelm.errors import ConfigError, ForgeError, InvalidRequest, UpstreamFailed
 from forgelm.ipc.registry import DownloadRequest, Search
+from forgelm.profiles import available_profiles, load_profile
 
 if TYPE_CHECKING:
     from forgelm.registry.library import Library

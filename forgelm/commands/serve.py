@@ -15,12 +15,13 @@ from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
 from forgelm.commands.completing import complete_models_and_files
 from forgelm.commands.launching import Asked, MachineLauncher
-from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile, load_profile
+from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile
 from forgelm.drafting import SPECULATION
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.ipc.registry import Installed, Kind
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
+from forgelm.profiles import load_profile
 from forgelm.selection import Choice, choose_profile, shipped_profiles
 from forgelm.sidecar import Sidecar
 

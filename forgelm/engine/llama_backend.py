@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from forgelm.config import FLUSH_SECONDS, Cache, Drafting, Engine
+from forgelm.config import FLUSH_SECONDS, Cache, Engine
 from forgelm.engine.constraint import Constraints
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.draft_model import DraftModelDrafter
@@ -43,6 +43,7 @@ from forgelm.engine.verify import verify
 from forgelm.engine.warmup import Warmup
 from forgelm.errors import ModelError
 from forgelm.ipc.messages import Constraint, ModelFacts
+from forgelm.ipc.start import Drafting
 from forgelm.llama.context import Context, ContextOptions
 from forgelm.llama.devices import list_devices
 from forgelm.llama.guidance import Guidance

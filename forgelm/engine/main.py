@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from forgelm import log
-from forgelm.config import EngineConfig
 from forgelm.engine.backend import Backend
 from forgelm.engine.cellcost import CellCost
 from forgelm.engine.channel import Channel, PeerGone
@@ -33,6 +32,7 @@ from forgelm.engine.speculation import Speculator
 from forgelm.errors import ForgeError
 from forgelm.ipc.framing import FrameError
 from forgelm.ipc.messages import Constraint, Fatal, ModelFacts, Ready, ToEngine, decode_to_engine
+from forgelm.ipc.start import EngineConfig
 
 FAKE_VARIABLE = "FORGELM_FAKE_ENGINE"
 

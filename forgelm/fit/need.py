@@ -2,10 +2,11 @@
 
 import msgspec
 
-from forgelm.config import Cache, Drafting, Engine
+from forgelm.config import Cache, Engine
 from forgelm.fit import compute
 from forgelm.fit.compute import Sizes
 from forgelm.fit.shapes import Layer, Shape, Weights
+from forgelm.ipc.start import Drafting
 
 MIB = 2**20
 CUDA_CONTEXT = 300 * MIB

@@ -1,7 +1,7 @@
 """The hub: search, what repositories hold, where their files are. The way to it is huggingface_hub's.
 
 Its addresses, its token (`HF_TOKEN`, else the file in `HF_HOME`), its endpoint (`HF_ENDPOINT`), and the environment's
-proxies. The token goes to the endpoint and to nobody else. Offline, nothing here opens a socket.
+proxies. The token goes to hubs, never to whoever serves the files. Offline, nothing here reaches out to anybody.
 """
 
 import os

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 
 from forgelm import log, paths
-from forgelm.config import ModelSource, Profile, available_profiles, read_profile
+from forgelm.config import ModelSource, Profile
 from forgelm.errors import ConfigError
+from forgelm.profiles import available_profiles, read_profile
 from forgelm.registry.statefile import write
 
 

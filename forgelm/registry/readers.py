@@ -4,6 +4,7 @@ import hashlib
 import threading
 
 from forgelm.registry.datafile import DataFile
+from forgelm.registry.hashing import update
 from forgelm.registry.ledger import Ledger
 from forgelm.registry.ranges import Ranges
 from forgelm.registry.retries import Retryable
@@ -15,7 +16,7 @@ SYNC_BYTES = 128 << 20
 
 
 class Hasher:
-    """The sha256 of a file that grows, on one core. What is here at its start is read too: no sha256 is continued."""
+    """The sha256 of a file that grows. What is here at its start is read too: no sha256 is continued."""
 
     def __init__(self, data: DataFile, ledger: Ledger, size: int, halt: threading.Event) -> None:
         self._data = data
@@ -39,7 +40,7 @@ class Hasher:
                 count = self._data.read(self.position, chunk)
                 if not count:
                     raise Retryable("what was here of it has been cut off")
-                self._digest.update(chunk[:count])
+                update(self._digest, chunk[:count])
                 self.position += count
         return self._digest.hexdigest()
 

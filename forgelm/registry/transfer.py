@@ -6,9 +6,7 @@ mirrors (`HF_ENDPOINT`) and tests haven't, on threads, buffers and a proxy confi
 are served for every file, and fill a line. Whatever comes is held against the sha256 that the hub keeps for it.
 """
 
-import hashlib
 import threading
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +16,7 @@ from forgelm import log
 from forgelm.errors import MachineError, UpstreamFailed
 from forgelm.registry import locks, space
 from forgelm.registry.download import Download, StartOver
+from forgelm.registry.hashing import hash_files
 from forgelm.registry.hub import Hub
 from forgelm.registry.names import safe_path
 from forgelm.registry.partial import Origin, Partial, State, boot_id, read_origin, write_origin
@@ -29,7 +28,6 @@ from forgelm.registry.wire import Wire
 MOST_CONNECTIONS = 16
 LARGE = 64 << 20
 """Bytes from which on several connections are worth their handshakes."""
-CHUNK = 1 << 20
 
 
 def fetch(
@@ -160,23 +158,14 @@ class _Fetching:
         if not self._file.sha256 or self._partial.data.exists() or read_origin(target) is not None:
             return False
         try:
-            if target.stat().st_size != self._file.size or self._hash(target) != self._file.sha256:
+            if target.stat().st_size != self._file.size:
                 return False
+            (digest,) = hash_files([target], self._file.size, self._progress, self._cancel)
         except FileNotFoundError:
             return False
-        write_origin(target, self._origin)
-        return True
-
-    def _hash(self, path: Path) -> str:
-        digest, told = hashlib.sha256(), time.monotonic()
-        with path.open("rb", buffering=0) as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                if time.monotonic() - told > locks.POLL_SECONDS:
-                    self._tell(file.tell(), "verifying")
-                    self._pause(0.0)
-                    told = time.monotonic()
-        return digest.hexdigest()
+        if digest == self._file.sha256:
+            write_origin(target, self._origin)
+        return digest == self._file.sha256
 
     def _watch(self, here: int, hashed: int) -> None:
         if here < self._file.size:

@@ -22,9 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
-from forgelm.config import EngineConfig, Profile
+from forgelm.config import Profile
 from forgelm.errors import ModelNotFound
 from forgelm.ipc.registry import Installed
+from forgelm.ipc.start import EngineConfig
 from forgelm.sidecar import Sidecar
 from forgelm.supervisor import Command, Phase, Supervisor
 from tests.models import starter_profile

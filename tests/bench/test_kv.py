@@ -14,7 +14,8 @@ from forgelm.bench.kv import Job, ModelFacts, Report, Row, Spec, TextFacts, plan
 from forgelm.bench.prose import Prose
 from forgelm.bench.requests import Cell, Quality, Recall
 from forgelm.bench.table import make_table
-from forgelm.config import Engine, EngineConfig, Preset
+from forgelm.config import Engine, Preset
+from forgelm.ipc.start import EngineConfig
 from tests.program import FORGELM, environment, forgelm
 
 PROSE = Prose("made up", "text")

@@ -14,8 +14,9 @@ from forgelm.bench.prose import default_prose
 from forgelm.bench.quality import UNCOUNTED, compare
 from forgelm.bench.requests import Cell, CellRequest, Failed, Qualities, QualityRequest, TooSlow
 from forgelm.bench.stats import log_softmax
-from forgelm.config import Engine, EngineConfig
+from forgelm.config import Engine
 from forgelm.errors import ModelError
+from forgelm.ipc.start import EngineConfig
 from forgelm.llama.vocab import Vocabulary
 
 pytestmark = pytest.mark.model

@@ -7,11 +7,11 @@ import pytest
 
 from forgelm import log
 from forgelm.config import Engine as EngineSettings
-from forgelm.config import EngineConfig
 from forgelm.engine import main as engine_main
 from forgelm.engine.fake import FakeBackend
 from forgelm.engine.plan import DecodeResult
 from forgelm.ipc.messages import Drain, Fatal, Ready, Step
+from forgelm.ipc.start import EngineConfig
 from forgelm.llama.status import DecodeStatus
 from tests.engine.harness import generate
 from tests.engine.peer import GARBAGE, Peer

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from forgelm.config import Drafting
 from forgelm.engine.llama_backend import LlamaBackend
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests.engine_model.drive import backend
 from tests.engine_model.guessed import CACHE, HYBRID, Peeking, by_head, peeking, wipe_all

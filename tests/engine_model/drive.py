@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forgelm.config import Cache, Drafting, Engine, EngineConfig
+from forgelm.config import Cache, Engine
 from forgelm.engine.chance import MOST_RACING, token_uniforms
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.main import make_scheduler
 from forgelm.engine.plan import Plan, Trim
 from forgelm.ipc.messages import Delta, Generate, Sampling
+from forgelm.ipc.start import Drafting, EngineConfig
 from forgelm.llama.model import Model
 from tests.llama.raw import raw
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from forgelm.config import Cache, Drafting
+from forgelm.config import Cache
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Ask, Decode, Plan, Tokens, Trim
 from forgelm.engine.stepcost import DraftCost, StepCost
 from forgelm.ipc.messages import Delta, Generate, Sampling, Verification
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests.engine_model.drive import NO_CACHE, NO_DRAFTING, Server, request
 from tests.llama.drive import words

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from forgelm.config import Drafting
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.ipc import messages
 from forgelm.ipc.messages import Generate
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests import models
 from tests.engine_model.drive import Server, backend, request

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from forgelm.config import Cache, Drafting
+from forgelm.config import Cache
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Plan, Span
 from forgelm.ipc import messages
 from forgelm.ipc.messages import Sampling
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests.engine_model.drive import Server, backend, request
 from tests.engine_model.guessed import (

@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forgelm.config import Cache, Drafting
+from forgelm.config import Cache
 from forgelm.engine.disk import DiskTier
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Fork, Restore, Save, Settle
 from forgelm.ipc.messages import Generate
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests.engine_model.drive import backend, request
 from tests.engine_model.guessed import CACHE, HYBRID, KEPT, GuessingServer, Peeking, peeking, said, wipe_all

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forgelm.config import Drafting
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.ipc.messages import Budget, Constraint, Delta, Generate
+from forgelm.ipc.start import Drafting
 from forgelm.llama.model import Model
 from tests.engine_model.drive import Server, backend
 from tests.engine_model.guessed import (

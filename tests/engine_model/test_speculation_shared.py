@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forgelm.config import Cache, Drafting
+from forgelm.config import Cache
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.plan import Restore
 from forgelm.errors import ModelError
 from forgelm.ipc.messages import Budget, Constraint, Sampling
+from forgelm.ipc.start import Drafting
 from forgelm.llama.context import Logits
 from forgelm.llama.model import Model
 from tests import models

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from forgelm.config import Drafting
 from forgelm.engine import scheduler
 from forgelm.engine.llama_backend import LlamaBackend
 from forgelm.engine.memory import Memory
 from forgelm.engine.plan import Outcome, Plan
 from forgelm.ipc.messages import Generate
+from forgelm.ipc.start import Drafting
 from forgelm.llama.context import Context, MemoryMisuse, _Condition
 from forgelm.llama.model import Model
 from tests.engine_model.drive import request

@@ -2,12 +2,13 @@
 
 import msgspec
 
-from forgelm.config import Cache, Engine, Profile, read_profile
+from forgelm.config import Cache, Engine, Profile
 from forgelm.fit.budget import Budget, Pool
 from forgelm.fit.ladder import Setting
 from forgelm.fit.published import published_shape
 from forgelm.fit.shapes import Layer, Shape, Weights
 from forgelm.paths import shipped_profiles_dir
+from forgelm.profiles import read_profile
 
 GIB = 2**30
 MIB = 2**20

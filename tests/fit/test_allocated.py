@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from forgelm.config import Cache, Drafting, Engine
+from forgelm.config import Cache, Engine
 from forgelm.fit import compute
 from forgelm.fit.compute import Sizes
 from forgelm.fit.header import shape_of
 from forgelm.fit.need import NONE, Need, Speculation, kv_per_token, need, sizes_of
 from forgelm.fit.shapes import Shape
+from forgelm.ipc.start import Drafting
 from forgelm.llama.gguf import read_header
 from forgelm.llama.repack import installed_repacked_types
 from tests import models

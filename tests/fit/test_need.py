@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgelm.config import KV_TYPES, Cache, Drafting, Engine
+from forgelm.config import KV_TYPES, Cache, Engine
 from forgelm.fit.need import CUDA_CONTEXT, Need, Speculation, first_on_gpu, kv_per_token, need, sizes_of
 from forgelm.fit.shapes import Shape, Weights
+from forgelm.ipc.start import Drafting
 from tests.fit.shapes import DENSE, MIB, QWEN_4B, QWEN_9B, SHAPES, engine
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forgelm.config import Cache, Drafting, Profile, Speculation, SpeculationWord
+from forgelm.config import Cache, Profile, Speculation, SpeculationWord
 from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
 from forgelm.fit import need
@@ -14,6 +14,7 @@ from forgelm.fit.ladder import Ladder, Setting
 from forgelm.fit.local import model_shape
 from forgelm.fit.shapes import Shape
 from forgelm.fit.verdict import Verdict, Ways, judge
+from forgelm.ipc.start import Drafting
 from tests.fit.shapes import DENSE, GIB, QWEN_4B, QWEN_9B, budget, shipped
 
 

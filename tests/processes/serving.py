@@ -18,8 +18,10 @@ from tests.program import FORGELM, environment
 PATIENCE = 60.0
 STARTER = "starter"
 MODEST = ("--threads", "1", "--omp-wait", "passive", "--no-registry")
-"""Beside other programs two threads that spin for each other are twenty times slower than one. Tests that ask the registry
-something say `--registry`."""
+"""Beside other programs two threads that spin for each other are twenty times slower than one.
+
+Tests that ask the registry something say `--registry`.
+"""
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
