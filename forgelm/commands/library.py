@@ -56,7 +56,7 @@ def _open(*, offline: bool, repacked: frozenset[str], connections: int = CONNECT
         paths.registry_dir(),
         hub=hub,
         repacked=repacked,
-        budget=present_budget,
+        budget=_budget,
         connections=connections,
     )
 
@@ -72,14 +72,11 @@ def _explained() -> Iterator[None]:
         raise MachineError(f"{error.filename}: {error.strerror}") from None
 
 
-def present_budget() -> "Budget":
-    """What a model could have here now, with the emptiest GPU where the installed llama.cpp can use one."""
-    from forgelm.fit.budget import budget_of
+def _budget() -> "Budget":
+    from forgelm.fit.budget import present_budget
     from forgelm.llama.lib import build_info
-    from forgelm.machine import read_gpus, read_memory
 
-    cards = read_gpus().cards if build_info().gpu_offload else ()
-    return budget_of(read_memory(), tuple(sorted(cards, key=lambda card: card.free)[-1:]))
+    return present_budget(gpu=build_info().gpu_offload)
 
 
 def registry_config(socket: Path, log_level: str, *, offline: bool) -> str:

@@ -4,7 +4,7 @@ import msgspec
 
 from forgelm.config import Cache
 from forgelm.fit.need import MIB, Need
-from forgelm.machine import Gpu, Memory
+from forgelm.machine import Gpu, Memory, read_gpus, read_memory
 
 MARGIN = 256 * MIB
 """Left alone: what the driver, the allocators and a desktop that opens one more window take on top."""
@@ -63,6 +63,15 @@ def budget_of(memory: Memory, cards: tuple[Gpu, ...]) -> Budget:
     names = " + ".join(card.name.removeprefix("NVIDIA ") for card in cards)
     gpu = Pool(names, sum(card.total for card in cards), sum(card.free for card in cards))
     return Budget(host, gpu, len(cards))
+
+
+def present_budget(*, gpu: bool) -> Budget:
+    """What a model could have here now; `gpu` says whether the installed llama.cpp can use one.
+
+    Of several cards it is the one with the most free memory, as a model goes to a single one.
+    """
+    cards = read_gpus().cards if gpu else ()
+    return budget_of(read_memory(), tuple(sorted(cards, key=lambda card: card.free)[-1:]))
 
 
 def imagined_card(vram: int, used: int = DESKTOP) -> Gpu:

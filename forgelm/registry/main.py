@@ -22,8 +22,7 @@ import uvicorn
 
 from forgelm import log
 from forgelm.errors import ConfigError, ForgeError
-from forgelm.fit.budget import Budget, budget_of
-from forgelm.machine import read_gpus, read_memory
+from forgelm.fit.budget import present_budget
 from forgelm.registry.app import make_app
 from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
@@ -74,7 +73,7 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
         state,
         hub=lambda: _open_hub(config),
         repacked=frozenset(config.repacked),
-        budget=lambda: _present_budget(gpu=config.gpu),
+        budget=lambda: present_budget(gpu=config.gpu),
     )
     with Listener(Path(config.socket)) as listener:
         jobs = Jobs(library, state)
@@ -152,12 +151,6 @@ def _open_hub(config: RegistryConfig) -> "Hub":
     from forgelm.registry.hub import Hub
 
     return Hub(endpoint=config.endpoint or None, offline=config.offline or None)
-
-
-def _present_budget(*, gpu: bool) -> Budget:
-    """This machine's memory now, with the emptiest GPU where the engine can use one."""
-    cards = read_gpus().cards if gpu else ()
-    return budget_of(read_memory(), tuple(sorted(cards, key=lambda card: card.free)[-1:]))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import pytest
 
 from forgelm.config import Cache
-from forgelm.fit.budget import MARGIN, Budget, Pool, budget_of, host_tier_bytes, imagined_card
+from forgelm.fit import budget as budgets
+from forgelm.fit.budget import MARGIN, Budget, Pool, budget_of, host_tier_bytes, imagined_card, present_budget
 from forgelm.fit.need import Need, Part
-from forgelm.machine import Gpu, Memory
+from forgelm.machine import Gpu, Gpus, Memory
 from tests.fit.shapes import GIB, MIB
 
 MEMORY = Memory(total=16 * GIB, available=10 * GIB, limit=None)
@@ -37,6 +38,16 @@ def test_cards_are_added_up() -> None:
     assert budget.gpu is not None
     assert (budget.cards, budget.gpu.total, budget.gpu.free) == (2, 20 * GIB, 18 * GIB)
     assert budget.gpu.name == "GeForce RTX 3070 + RTX 3060"
+
+
+def test_a_model_goes_to_the_emptiest_card_and_to_none_without_llama_cpps_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = (card(12 * GIB, 3 * GIB, "NVIDIA RTX 3060"), card(8 * GIB, 7 * GIB), card(8 * GIB, 1 * GIB))
+    monkeypatch.setattr(budgets, "read_gpus", lambda: Gpus(cards=cards))
+    monkeypatch.setattr(budgets, "read_memory", lambda: MEMORY)
+    assert present_budget(gpu=True) == budget_of(MEMORY, cards[1:2])
+    assert present_budget(gpu=False) == budget_of(MEMORY, ())
 
 
 def test_a_supposed_card() -> None:
