@@ -49,7 +49,7 @@ def _open(*, offline: bool, repacked: frozenset[str], connections: int = CONNECT
     def hub() -> "Hub":
         from forgelm.registry.hub import Hub
 
-        return Hub(offline=offline or None)
+        return Hub(offline=offline)
 
     return Library(
         paths.models_dir(),

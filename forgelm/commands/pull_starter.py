@@ -8,12 +8,14 @@ from forgelm.commands.progress import progress
 from forgelm.commands.terminal import printable, size_text
 from forgelm.config import Profile
 from forgelm.errors import Offline
+from forgelm.registry.offline import is_offline
 from forgelm.starter import is_present, pull_starter
 
 
 def fetch_starter(profile: Profile, *, verify: bool, offline: bool) -> Path:
     """The path of the profile's model, fetched if it isn't there. Raises `ModelError` and `Offline`."""
     model = profile.model
+    offline = is_offline(offline)
     present = is_present(model)
     if offline and not present:
         raise Offline(f"{model.file} has to be fetched, and this is offline")

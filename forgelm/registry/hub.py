@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx2
 import msgspec
-from huggingface_hub import HfApi, ModelInfo, RepoFile, constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfApi, ModelInfo, RepoFile, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from forgelm import __version__
@@ -23,6 +23,7 @@ from forgelm.ipc.registry import Search, Sort
 from forgelm.registry.credentials import find_token
 from forgelm.registry.hub_errors import Asked, explain, offline
 from forgelm.registry.link import Link, NoRanges
+from forgelm.registry.offline import is_offline
 from forgelm.registry.remote import Location, RemoteFile, Repo
 from forgelm.registry.retries import Limits, Patience, Retryable
 from forgelm.registry.wire import Wire
@@ -47,14 +48,17 @@ class Hub:
         *,
         endpoint: str | None = None,
         token: str | None = None,
-        offline: bool | None = None,
+        offline: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        """What isn't given is what the environment says. Opens nothing. Raises `ConfigError` for a wrong address."""
+        """What isn't given is what the environment says, which may also say `offline`. Opens nothing.
+
+        Raises `ConfigError` for a wrong address.
+        """
         self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         if not self.endpoint.startswith(("https://", "http://")):
             raise ConfigError(f"HF_ENDPOINT must begin with https:// or http://, and is {self.endpoint!r}")
-        self.offline = _says_offline() if offline is None else offline
+        self.offline = is_offline(offline)
         self.limits = limits or Limits()
         self._token = token
         self._api = HfApi(endpoint=self.endpoint, token=False, library_name="forgelm", library_version=__version__)
@@ -199,11 +203,6 @@ def _read(link: Link, start: int, stop: int) -> bytes:
     finally:
         body.close()
     return bytes(content[skip : skip + stop - start])
-
-
-def _says_offline() -> bool:
-    said = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return said.upper() in constants.ENV_VARS_TRUE_VALUES
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

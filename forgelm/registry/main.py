@@ -150,7 +150,7 @@ def _open_hub(config: RegistryConfig) -> "Hub":
     # Imported here: it is two thirds of the process's memory and start, and a machine that fetches nothing needs none.
     from forgelm.registry.hub import Hub
 
-    return Hub(endpoint=config.endpoint or None, offline=config.offline or None)
+    return Hub(endpoint=config.endpoint or None, offline=config.offline)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str
     """Directory of the index, the imports and the unfinished downloads. Local: models may be on NFS, this may not."""
     offline: bool = False
-    """Never ask the hub; `HF_HUB_OFFLINE` says the same."""
+    """Never ask the hub; `FORGELM_OFFLINE` and `HF_HUB_OFFLINE` say the same."""
     endpoint: str = ""
     """The hub's address; "" is `HF_ENDPOINT`, else the public one."""
     repacked: tuple[str, ...] = ()

@@ -97,8 +97,12 @@ def test_another_file_than_a_profile_names_is_refused(desk: Desk, tiny: Path, by
 def test_the_starter_asks_no_hub(desk: Desk, starter_path: Path) -> None:
     result = desk.good("pull", "starter", "--offline", FORGELM_MODELS=str(starter_path.parent))
     assert result.stdout == f"{starter_path}\n"
-    said = desk.refused("pull", "starter", "--offline")
-    assert "has to be fetched, and this is offline" in said
+    for said in (
+        desk.refused("pull", "starter", "--offline"),
+        desk.refused("pull", "starter", FORGELM_OFFLINE="1"),
+        desk.refused("pull", "starter", HF_HUB_OFFLINE="1"),
+    ):
+        assert "has to be fetched, and this is offline" in said
     assert desk.hub.log.requests() == []
 
 

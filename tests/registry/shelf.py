@@ -17,7 +17,8 @@ from tests.registry.hub import LocalHub
 
 BUDGET = Budget(Pool("RAM", 16 << 30, 8 << 30))
 QUICK = Limits(connect=5.0, stall=5.0, attempts=4, first_wait=0.01, longest_wait=0.05)
-ELSEWHERE = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
+OFFLINE = ("FORGELM_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+ELSEWHERE = (*OFFLINE, "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
 
 
 class Shelf:

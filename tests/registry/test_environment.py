@@ -27,7 +27,7 @@ def run(code: str, **environment: str) -> str:
     return ended.stdout.strip()
 
 
-@pytest.mark.parametrize("how", ["argument", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+@pytest.mark.parametrize("how", ["argument", "FORGELM_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_reaches_out_to_nobody(tmp_path: Path, how: str) -> None:
     """In a network namespace without a route where that is permitted, and watched in any case."""
     (tmp_path / "token").write_text("secret")

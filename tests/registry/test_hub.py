@@ -21,7 +21,14 @@ CERTIFICATE = Path(__file__).parent / "hub" / "localhost.pem"
 @pytest.fixture(autouse=True)
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """An environment that says nothing of hubs, and a session that reads it anew."""
-    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HTTP_PROXY", "http_proxy"):
+    for name in (
+        "HF_ENDPOINT",
+        "FORGELM_OFFLINE",
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HTTP_PROXY",
+        "http_proxy",
+    ):
         monkeypatch.delenv(name, raising=False)
     close_session()
     yield

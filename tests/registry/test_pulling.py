@@ -37,7 +37,7 @@ def shop(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, *, sha256: str = "") -> 
         bytes=len(content),
         license="MIT",
     )
-    hub = Hub(endpoint="http://127.0.0.1:9", offline=False)
+    hub = Hub(endpoint="http://127.0.0.1:9")
     return Library(shelf.models, shelf.state, hub=lambda: hub, repacked=frozenset(), budget=lambda: BUDGET)
 
 
