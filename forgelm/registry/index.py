@@ -18,7 +18,7 @@ from forgelm import __version__, log
 from forgelm.registry.judge import Judgement
 from forgelm.registry.statefile import locked
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_SECONDS = 10.0
 """How long one process waits for another's transaction."""
 _TABLE = """
@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS files (
     judged BLOB,
     judge TEXT NOT NULL DEFAULT '',
     sha256 TEXT NOT NULL DEFAULT '',
+    first_sha256 TEXT NOT NULL DEFAULT '',
     used REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID
 """
@@ -37,8 +38,12 @@ INSERT INTO files (path, size, mtime_ns) VALUES (?, ?, ?)
 ON CONFLICT (path) DO UPDATE SET
     judged = CASE WHEN size = excluded.size AND mtime_ns = excluded.mtime_ns THEN judged END,
     sha256 = CASE WHEN size = excluded.size AND mtime_ns = excluded.mtime_ns THEN sha256 ELSE '' END,
+    first_sha256 = CASE WHEN size = excluded.size AND mtime_ns = excluded.mtime_ns THEN first_sha256 ELSE '' END,
     size = excluded.size,
     mtime_ns = excluded.mtime_ns
+"""
+_HASH = """
+UPDATE files SET sha256 = ?, first_sha256 = CASE first_sha256 WHEN '' THEN ? ELSE first_sha256 END WHERE path = ?
 """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Judgement).decode
@@ -60,7 +65,9 @@ class Facts(NamedTuple):
     judgement: Judgement | None
     """None when it has to be read again."""
     sha256: str
-    """Of its bytes, as hashed here; "" when they weren't."""
+    """Of its bytes, as hashed here last; "" when they weren't."""
+    first_sha256: str
+    """As hashed here first since it was changed."""
     used: float
 
 
@@ -76,8 +83,8 @@ class Index:
         """Path → what is known of the file there, whether or not it is still the same."""
 
         def read(database: sqlite3.Connection) -> dict[str, Facts]:
-            rows = database.execute("SELECT path, size, mtime_ns, judged, judge, sha256, used FROM files")
-            return {row[0]: _facts(Stamp(*row[:3]), *row[3:]) for row in rows}
+            rows = database.execute("SELECT path, size, mtime_ns, judged, judge, sha256, first_sha256, used FROM files")
+            return {row[0]: Facts(Stamp(*row[:3]), _judgement(*row[3:5]), *row[5:]) for row in rows}
 
         return self._do(read, {})
 
@@ -94,11 +101,11 @@ class Index:
             self._do(write, None)
 
     def hashed(self, stamp: Stamp, sha256: str) -> None:
-        """Keep a file's sha256."""
+        """Keep a file's sha256, and the first one too: of a file that nobody touched they are the same."""
 
         def write(database: sqlite3.Connection) -> None:
             database.execute(_STAMP, stamp)
-            database.execute("UPDATE files SET sha256 = ? WHERE path = ?", (sha256, stamp.path))
+            database.execute(_HASH, (sha256, sha256, stamp.path))
 
         self._do(write, None)
 
@@ -189,7 +196,11 @@ def _use_wal(database: sqlite3.Connection) -> None:
         database.execute("PRAGMA journal_mode = DELETE").fetchone()
 
 
-def _facts(stamp: Stamp, judged: bytes | None, judge: str, sha256: str, used: float) -> Facts:
-    # Another version may judge otherwise.
-    judgement = _decode(judged) if judged is not None and judge == __version__ else None
-    return Facts(stamp, judgement, sha256, used)
+def _judgement(judged: bytes | None, judge: str) -> Judgement | None:
+    """None where the header has to be read again: another version may judge otherwise, and bytes may be broken."""
+    if judged is None or judge != __version__:
+        return None
+    try:
+        return _decode(judged)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        return None

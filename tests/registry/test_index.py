@@ -62,7 +62,7 @@ def write_at_once(state: Path, names: str, count: int) -> None:
 def test_what_a_header_said_comes_back(tmp_path: Path) -> None:
     Index(tmp_path).judged([(STAMP, judgement("Ünï"))])
     facts = Index(tmp_path).facts()[STAMP.path]
-    assert (facts.stamp, facts.judgement, facts.sha256, facts.used) == (STAMP, judgement("Ünï"), "", 0.0)
+    assert facts == (STAMP, judgement("Ünï"), "", "", 0.0)
 
 
 def test_a_hash_and_a_use_are_kept_beside_it(tmp_path: Path) -> None:
@@ -85,6 +85,32 @@ def test_of_a_file_that_changed_only_its_use_is_known(tmp_path: Path) -> None:
     assert (facts.stamp, facts.judgement, facts.sha256, facts.used) == (CHANGED, None, "cd", 12.5)
     index.judged([(STAMP, judgement())])
     assert index.facts()[STAMP.path].sha256 == ""
+
+
+def test_the_first_hash_stays_until_the_file_changes(tmp_path: Path) -> None:
+    index = Index(tmp_path)
+    for sha256 in ("ab", "cd", "ef"):
+        index.hashed(STAMP, sha256)
+        facts = index.facts()[STAMP.path]
+        assert (facts.sha256, facts.first_sha256) == (sha256, "ab")
+    index.hashed(CHANGED, "gh")
+    facts = index.facts()[CHANGED.path]
+    assert (facts.sha256, facts.first_sha256) == ("gh", "gh")
+
+
+@pytest.mark.parametrize("judged", [b"", b"\xc1", b"\x80", b"\x81\xa4kind\xa2\xff\xfe", "text", 7])
+def test_a_broken_judgement_is_read_again_and_costs_no_other(tmp_path: Path, judged: bytes | str | int) -> None:
+    index, other = Index(tmp_path), Stamp("/models/b.gguf", 1, 1)
+    index.judged([(STAMP, judgement()), (other, judgement("b"))])
+    index.hashed(STAMP, "ab")
+    with sqlite3.connect(tmp_path / "index.sqlite") as database:
+        database.execute("UPDATE files SET judged = ? WHERE path = ?", (judged, STAMP.path))
+    database.close()
+    facts = index.facts()
+    assert (facts[STAMP.path].judgement, facts[STAMP.path].sha256) == (None, "ab")
+    assert facts[other.path].judgement == judgement("b")
+    index.judged([(STAMP, judgement("again"))])
+    assert index.facts()[STAMP.path].judgement == judgement("again")
 
 
 def test_another_version_judges_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
