@@ -42,10 +42,17 @@ def _settled(nvml: Any, pid: int, seconds: float, sleep: Callable[[float], None]
             return True
         sleep(POLL_SECONDS)
         before, used = used, _used(nvml, cards)
-        listed = any(pid == each.pid for card in cards for each in nvml.nvmlDeviceGetComputeRunningProcesses(card))
-        if not listed and used >= before:
+        if used >= before and not _listed(nvml, cards, pid):
             return True
     return False
+
+
+def _listed(nvml: Any, cards: list[Any], pid: int) -> bool:
+    """Whether a card lists the process. Some can't list any: then the memory alone tells."""
+    try:
+        return any(pid == each.pid for card in cards for each in nvml.nvmlDeviceGetComputeRunningProcesses(card))
+    except nvml.NVMLError:
+        return False
 
 
 def _used(nvml: Any, cards: list[Any]) -> int:

@@ -5,6 +5,7 @@ Serving doesn't need it: its death is a line in the log, and a 503 for those who
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -24,6 +25,8 @@ HEALTHY_SECONDS = 60.0
 """A process that lived so long starts a new count of failures."""
 STOP_SECONDS = 3.0
 PREFIX = "forgelm-"
+OURS = re.compile(r"forgelm-\d+-[0-9a-f]{8}")
+STARTING_SECONDS = 120.0
 LONGEST = 60
 """Bytes of a path that leave room for ours."""
 
@@ -49,11 +52,11 @@ class Sidecar:
         """Keep a process running until `stop`; returns at once where somebody else does."""
         if self._config is None:
             return
-        assert self._directory is not None
-        self._directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep(self._directory.parent)
-        # Made by us before anybody could make it theirs: the name can't be guessed, and one that is there is refused.
-        self._directory.mkdir(mode=0o700)
+        try:
+            self._make_directory()
+        except OSError as error:
+            self._log.error("no registry: its socket has no place", reason=f"{error.filename}: {error.strerror}")
+            return
         failures = 0
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -81,6 +84,13 @@ class Sidecar:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _make_directory(self) -> None:
+        assert self._directory is not None
+        self._directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(self._directory.parent)
+        # Made by us before anybody could make it theirs: the name can't be guessed, and one that is there is refused.
+        self._directory.mkdir(mode=0o700)
+
     async def _one_life(self, config: str) -> str:
         """Start a process and stay with it to its end; why it ended."""
         ours, theirs = socket.socketpair()
@@ -95,11 +105,16 @@ class Sidecar:
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
+                    # Ctrl-C on our terminal is for us alone: we end it in order.
+                    start_new_session=True,
                 )
             except OSError as error:
                 return f"it can't be started: {error.strerror}"
             theirs.close()
             self.pid = process.pid
+            if self._stopping.is_set():
+                # Asked while it was being started.
+                process.terminate()
             code = await process.wait()
         return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
@@ -116,8 +131,18 @@ def _private_directory() -> Path:
 
 
 def _sweep(base: Path) -> None:
-    """Remove what servers that were killed have left."""
-    for path in base.glob(f"{PREFIX}*-*"):
-        pid = path.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+    """Remove what servers that were killed have left: directories of ours, whose socket nobody listens on."""
+    for path in base.glob(f"{PREFIX}*"):
+        if OURS.fullmatch(path.name) and not _is_alive(path / SOCKET):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(listening: Path) -> bool:
+    """Whether somebody listens there, or began too lately to be judged."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.connect(str(listening))
+        return True
+    try:
+        return time.time() - listening.parent.stat().st_mtime < STARTING_SECONDS
+    except OSError:
+        return False

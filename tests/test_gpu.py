@@ -52,14 +52,14 @@ def released(driver: Driver, seconds: float = 1.0) -> bool:
 def test_it_waits_until_the_process_is_gone_and_its_memory_too() -> None:
     driver = Driver([[PID, 1], [1], [1]], [9, 9, 5, 5])
     assert released(driver)
-    assert driver.looks == 3
+    assert driver.looks == 2
 
 
 def test_memory_that_falls_isnt_free_yet_though_no_process_is_listed() -> None:
     """As in a container, which sees none."""
     driver = Driver([[], [], [], []], [9, 7, 4, 2, 2])
     assert released(driver)
-    assert driver.looks == 4
+    assert driver.looks == 1
 
 
 def test_a_process_that_stays() -> None:
@@ -80,7 +80,15 @@ def test_no_card_and_no_driver() -> None:
 
 def test_a_card_that_does_not_answer() -> None:
     class Lost(Driver):
-        def nvmlDeviceGetComputeRunningProcesses(self, _: int) -> list[Any]:
+        def nvmlDeviceGetMemoryInfo(self, _: int) -> Any:
             raise Error("the card fell off the bus")
 
-    assert not released(Lost([], [1, 1]))
+    assert not released(Lost([], []))
+
+
+def test_a_card_that_lists_no_processes() -> None:
+    class Silent(Driver):
+        def nvmlDeviceGetComputeRunningProcesses(self, _: int) -> list[Any]:
+            raise Error("not supported")
+
+    assert released(Silent([], [9, 5, 2, 2]))

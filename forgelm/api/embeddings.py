@@ -83,7 +83,8 @@ class SideModel:
         self.config = config
         self.model_id = path.stem.lower()
         self.created = int(path.stat().st_mtime)
-        self._names = {name.lower() for name in (self.model_id, path.name, *names)}
+        self.bytes = path.stat().st_size
+        self.names = frozenset(name.lower() for name in (self.model_id, path.name, *names))
         self._path = path
         self._limits = limits
         self._client = SideClient(kind, limits, metrics)
@@ -130,7 +131,7 @@ class SideModel:
 
     def require_name(self, name: str) -> None:
         """Raise `ModelNotFound` if a request that names `name` means another model; "" is any."""
-        if name and name.lower() not in self._names:
+        if name and name.lower() not in self.names:
             raise ModelNotFound(
                 f"this server's {self.kind} model is {self.model_id!r}, not {name[:80]!r}", param="model"
             )

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from forgelm.errors import ForgeError, RegistryUnavailable, UpstreamFailed
+from forgelm.errors import ForgeError, InvalidRequest, RegistryUnavailable, UpstreamFailed
 from forgelm.ipc.registry import Download, DownloadRequest, Installed, InstalledModels
 from forgelm.sidecar import Sidecar
 
@@ -106,18 +106,26 @@ class RegistryClient:
             answer = await self._http.request(method, path, content=content, headers={"accept": "application/json"})
         except httpx.HTTPError as error:
             raise unavailable(error) from None
+        if answer.status_code == RegistryUnavailable.status:
+            raise RegistryUnavailable(_message(answer.content), retry_after=2)
         if answer.is_error:
             raise UpstreamFailed(_message(answer.content))
-        return msgspec.json.decode(answer.content, type=kind)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise UpstreamFailed(f"the registry is of another version: {error}") from None
 
     # --- everything else ---
 
     async def open(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
         """Pass a request on; the answer's body is still to be read, and the answer to be closed.
 
-        Raises `RegistryUnavailable`.
+        Raises `RegistryUnavailable`, and `InvalidRequest` for a path that is none.
         """
-        request = self._http.build_request(method, path, content=content or None, headers=headers)
+        try:
+            request = self._http.build_request(method, path, content=content or None, headers=headers)
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"the path can't be passed on: {error}") from None
         # A download may be silent for long.
         request.extensions["timeout"] = {"connect": 2.0, "read": None, "write": 10.0, "pool": 10.0}
         try:

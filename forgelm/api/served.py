@@ -4,20 +4,25 @@ Who may use it is counted: an answer that is still being written needs the vocab
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from forgelm import log
 from forgelm.api.engine_client import EngineClient
 from forgelm.api.prepare import Preparer
 from forgelm.config import FLUSH_SECONDS, Profile
-from forgelm.errors import ModelError
+from forgelm.errors import ConfigError, ModelError
 from forgelm.ipc.registry import Installed
 from forgelm.llama.vocab import Vocabulary
 from forgelm.supervisor import Command, Phase, Supervisor
 from forgelm.text.template import ChatTemplate
 from forgelm.text.templates import chosen_template
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -53,24 +58,43 @@ class Launcher(Protocol):
         Raises `ForgeError` if there is none, or one that can't be served.
         """
 
-    def launch(self, target: Target) -> Launch:
-        """Fit it into what is free now. Raises `ForgeError`."""
+    def launch(self, target: Target, reserved: int = 0) -> Launch:
+        """Fit it into what is free now, less `reserved` bytes. Raises `ForgeError`."""
 
 
 class TextSide:
     """A model's vocabulary, its template, and what prepares requests for it."""
 
     def __init__(self, profile: Profile, model: Path) -> None:
-        """Open the vocabulary and compile the template; up to half a second. Raises `ModelError`."""
+        """Open the vocabulary and compile the template; up to half a second.
+
+        Raises `ModelError`, and `ConfigError` for a template that was asked for and can't be used. Without one that can
+        be rendered there are no chats, and everything else works.
+        """
+        self.created = int(model.stat().st_mtime) if model.exists() else 0
         self.vocabulary = vocabulary = Vocabulary.open(model)
-        source = chosen_template(profile.chat.template, vocabulary.chat_template())
-        compiled = None
-        if source is not None:
-            bos, eos = (vocabulary.text_of(token) for token in (vocabulary.bos, vocabulary.eos))
-            compiled = ChatTemplate(source, bos, eos)
-        self.preparer = Preparer(profile, vocabulary, compiled)
-        self.marked_pieces = vocabulary.showing(self.preparer.shown)
-        """What tokens stand for where an answer is taken apart."""
+        try:
+            self.preparer = Preparer(profile, vocabulary, _template(profile, vocabulary))
+            self.marked_pieces = vocabulary.showing(self.preparer.shown)
+            """What tokens stand for where an answer is taken apart."""
+        except BaseException:
+            vocabulary.close()
+            raise
+
+
+def _template(profile: Profile, vocabulary: Vocabulary) -> ChatTemplate | None:
+    asked = profile.chat.template
+    source = chosen_template(asked, vocabulary.chat_template())
+    if source is None:
+        return None
+    bos, eos = (vocabulary.text_of(token) for token in (vocabulary.bos, vocabulary.eos))
+    try:
+        return ChatTemplate(source, bos, eos)
+    except ModelError as error:
+        if asked:
+            raise ConfigError(f"the chat template {asked} can't be used: {error}") from None
+        log.get("api").warning("no chats: the model's template can't be rendered", reason=str(error))
+        return None
 
 
 class Served:
@@ -81,7 +105,7 @@ class Served:
         self.target = launch.target
         self.profile = launch.profile
         self.model_id = launch.profile.model.id
-        self.created = int(launch.target.model.stat().st_mtime)
+        self.created = text.created
         self.text = text
         flush_seconds = FLUSH_SECONDS if launch.profile.cache.disk_tier else 0.0
         self.supervisor = Supervisor(
@@ -106,6 +130,19 @@ class Served:
         self._leases -= 1
         if not self._leases:
             self._free.set()
+
+    async def used_by_thread(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What `work` returns on a worker thread, which uses the model to its end whatever becomes of the caller."""
+        self.take()
+        thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        thread.add_done_callback(self._released_by)
+        return await asyncio.shield(thread)
+
+    def _released_by(self, thread: "asyncio.Future[Any]") -> None:
+        if not thread.cancelled():
+            # Told to the caller, if there still is one.
+            thread.exception()
+        self.release()
 
     @property
     def in_use(self) -> bool:

@@ -5,14 +5,16 @@ Built once, closed once.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from forgelm import log
 from forgelm.api.embeddings import SideModel
 from forgelm.api.engine_client import EngineClient
+from forgelm.api.loading import Loader
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.switching import Switcher
 from forgelm.config import Profile
@@ -61,10 +63,10 @@ class Service:
         self.metrics = Metrics()
         self.client = EngineClient(self.profile.limits, self.metrics)
         self.registry = _client(sidecar) if sidecar else None
-        self.switcher = Switcher(launcher, self.client, self.profile, self._find, self._changed)
+        self._loader = Loader(launcher, self._find, self._reserved)
+        self.switcher = Switcher(self._loader, self.client, self.profile, self._loader.find, self._changed)
         self.sides = {each.kind: self._side(each) for each in beside}
         """Models beside the chat model."""
-        self._launcher = launcher
         self._sidecar = sidecar
         self._first = first
         self._text = TextSide(first.profile, first.target.model) if isinstance(first, Launch) else None
@@ -96,10 +98,14 @@ class Service:
         return self.switcher.status
 
     @property
+    def target(self) -> Target:
+        """The model that is served, comes next, or would be loaded by the next request."""
+        first = self._first.target if isinstance(self._first, Launch) else self._first
+        return self.switcher.target or first
+
+    @property
     def model_id(self) -> str:
-        """Of the model that is served, comes next, or would be loaded by the next request."""
-        target = self.switcher.target
-        return target.profile.model.id if target else self.profile.model.id
+        return self.target.profile.model.id
 
     def require_begun(self) -> None:
         """Raise `Unavailable` while the first model is on its way: that isn't waited for."""
@@ -152,34 +158,39 @@ class Service:
                 await self.registry.close()
             if self._sidecar and sidecar:
                 await self._sidecar.stop()
-                await sidecar
+                await _cancel(sidecar)
 
     async def _begin(self, on_unusable: Callable[[str], None]) -> None:
         """Serve the first model; afterwards the API stays up and says what is wrong."""
         try:
-            first = self._first if isinstance(self._first, Launch) else await self._fetched(self._first)
+            served = self.switcher.put(*await self._opened())
         except ForgeError as error:
             on_unusable(str(error))
             return
-        text = self._text
-        if text is None:
-            text = await asyncio.to_thread(TextSide, first.profile, first.target.model)
-        served = self.switcher.put(first, text)
         await served.lived()
         status = served.supervisor.status
         if status.phase is Phase.FAILED and not served.supervisor.was_ready:
             on_unusable(status.reason)
 
-    async def _fetched(self, target: Target) -> Launch:
+    async def _opened(self) -> tuple[Launch, TextSide]:
+        if isinstance(self._first, Target):
+            return await self._loader.load(await self._fetched(self._first))
+        assert self._text is not None
+        return self._first, self._text
+
+    async def _fetched(self, target: Target) -> Target:
         assert self.registry is not None, "nobody else can fetch it"
         from forgelm.api.fetching import Fetching
 
         self.fetching = Fetching(target.profile, self.registry)
         try:
-            path = await self.fetching.run()
+            return Target(target.profile, await self.fetching.run(), target.names)
         finally:
             self.fetching = None
-        return await asyncio.to_thread(self._launcher.launch, Target(target.profile, path, target.names))
+
+    def _reserved(self) -> int:
+        """Bytes that the models beside the chat model will take, those left out that have them already."""
+        return sum(each.bytes for each in self.sides.values() if each.status.phase is not Phase.READY)
 
 
 def _client(sidecar: Sidecar) -> "RegistryClient":
@@ -190,8 +201,13 @@ def _client(sidecar: Sidecar) -> "RegistryClient":
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """End tasks; what one of them has died of is said, and stops nobody from ending the rest."""
     for task in tasks:
         task.cancel()
     for task in tasks:
-        with suppress(asyncio.CancelledError):
+        try:
             await task
+        except asyncio.CancelledError:
+            continue
+        except Exception:  # noqa: BLE001
+            log.get("api").exception("a task of the server's own failed")

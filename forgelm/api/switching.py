@@ -7,17 +7,23 @@ engine's process is gone, and the GPU says so as well.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from forgelm import log
 from forgelm.api.engine_client import EngineClient
-from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
+from forgelm.api.loading import Loader
+from forgelm.api.served import Launch, Served, Target, TextSide
 from forgelm.config import Profile
-from forgelm.errors import ForgeError, InvalidRequest, ModelError, ModelNotFound, Overloaded, RequestError, Unavailable
-from forgelm.gpu import gpu_released
-from forgelm.ipc.registry import Installed
+from forgelm.errors import (
+    ForgeError,
+    InvalidRequest,
+    ModelError,
+    ModelNotFound,
+    Overloaded,
+    RequestError,
+    Unavailable,
+)
 from forgelm.supervisor import Phase, Status
 
 Gone = Callable[[], Awaitable[None]]
@@ -25,8 +31,6 @@ Gone = Callable[[], Awaitable[None]]
 
 LAST_WORD_SECONDS = 5.0
 """What answers get to send their error once their model's time is over."""
-GPU_SECONDS = 10.0
-"""How long a card may take to notice that a process has ended."""
 FAILURE_SECONDS = 30.0
 """How long a model that couldn't be loaded isn't tried again."""
 TICK_SECONDS = 1.0
@@ -39,7 +43,13 @@ class _Ask:
         self.name = name
         self.explicit = explicit
         """Somebody wants the model loaded, whatever the policy for requests is."""
+        self.target: Target | None = None
+        """What the name means, where that had to be found out."""
         self.given_up = False
+
+    def means(self, target: Target) -> bool:
+        """Whether `target` is what is asked for: by name, or the same model under another of its names."""
+        return not self.name or self.name in target.names or (self.target is not None and self.target.is_as(target))
 
 
 class Switcher:
@@ -47,15 +57,14 @@ class Switcher:
 
     def __init__(
         self,
-        launcher: Launcher,
+        loader: Loader,
         client: EngineClient,
         profile: Profile,
-        find: Callable[[str], Awaitable[Installed | None]],
+        find: Callable[[str], Awaitable[Target]],
         on_change: Callable[[], None],
     ) -> None:
-        """`profile` has the policies. `find` asks the registry for a model by name; `on_change` hears of each change of
-        `status`."""
-        self._launcher = launcher
+        """`profile` has the policies. `find` tells what a name means; `on_change` hears of each change of `status`."""
+        self._loader = loader
         self._client = client
         self._policy = profile.switching
         self._limits = profile.limits
@@ -84,16 +93,21 @@ class Switcher:
         """Of the engine, or of what goes on without one."""
         if self.current is not None:
             return self.current.supervisor.status
+        if self._coming is not None:
+            return Status(Phase.LOADING, restarts=self._restarts)
         if self.failure:
             return Status(Phase.FAILED, reason=self.failure, restarts=self._restarts)
-        if self._coming is not None or self.resting is None:
-            return Status(Phase.LOADING, restarts=self._restarts)
-        return Status(Phase.UNLOADED, restarts=self._restarts)
+        return Status(Phase.LOADING if self.resting is None else Phase.UNLOADED, restarts=self._restarts)
 
     @property
     def target(self) -> Target | None:
         """The model that is served, comes next, or would be loaded by the next request."""
         return self._coming or (self.current.target if self.current else self.resting)
+
+    @property
+    def changing(self) -> bool:
+        """Whether one model is making way for another, or for none."""
+        return self._gate.locked()
 
     def try_lease(self, name: str) -> Served | None:
         """The present model for a request that may have it at once, counted as used; None for one that must wait."""
@@ -141,92 +155,95 @@ class Switcher:
         return ModelNotFound(f"this server serves {served!r}, not {name[:80]!r}{hint}", param="model")
 
     async def _queued(self, ask: _Ask, gone: Gone) -> Served:
-        with self._counted():
-            turn = asyncio.ensure_future(self._turn(ask))
-            left = asyncio.ensure_future(gone())
-            try:
-                await asyncio.wait((turn, left), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                left.cancel()
-                if not turn.done():
-                    # A change that has begun goes on: others may wait for it.
-                    ask.given_up = True
-                    turn.add_done_callback(_forget)
-            if ask.given_up:
-                raise InvalidRequest("the client left while its model was being loaded")
-            return turn.result()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
         if self._waiting >= self._limits.queue:
             raise Overloaded(f"{self._waiting} requests wait for a model to be loaded", retry_after=5)
         self._waiting += 1
+        turn, left = asyncio.ensure_future(self._turn(ask)), asyncio.ensure_future(gone())
         try:
-            yield
+            await asyncio.wait((turn, left), timeout=self._limits.queue_seconds, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            turn.add_done_callback(_give_back)
+            raise
         finally:
             self._waiting -= 1
+            left.cancel()
+        if turn.done():
+            return turn.result()
+        # A change that has begun goes on: others may wait for it.
+        ask.given_up = True
+        turn.add_done_callback(_give_back)
+        if left.done() and not left.cancelled():
+            raise InvalidRequest("the client left while its model was being loaded")
+        raise Unavailable(f"waited {self._limits.queue_seconds:.0f} s for a model to be loaded", retry_after=5)
 
     async def _turn(self, ask: _Ask) -> Served:
+        # Finding out what a name means may take long, and nobody else waits for that.
+        if not self._known(ask) and (ask.explicit or self._policy.on_request):
+            ask.target = await self._resolve(ask.name)
         async with self._gate:
             if ask.given_up:
-                raise InvalidRequest("the client left")
-            served = await self._ensure(ask)
-            return served if ask.given_up else served.take()
+                raise InvalidRequest("nobody waits for it any more")
+            return (await self._ensure(ask)).take()
+
+    def _known(self, ask: _Ask) -> bool:
+        present = (self._coming, self.current.target if self.current else None, self.resting)
+        return not ask.name or any(target is not None and ask.name in target.names for target in present)
 
     async def _ensure(self, ask: _Ask) -> Served:
         current = self.current
-        if current is not None and current.answers_to(ask.name):
+        if current is not None and ask.means(current.target):
             # Restarting was given up, and somebody asks for it expressly.
             dead = ask.explicit and current.supervisor.status.phase is Phase.FAILED
             return await self._change(current.target) if dead else current
-        resting = self.resting if self.current is None else None
-        if resting is not None and (not ask.name or ask.name in resting.names):
+        resting = self.resting if current is None else None
+        if resting is not None and ask.means(resting):
+            self._require_untried(resting, ask)
             return await self._change(resting)
         if not ask.name:
             raise Unavailable(self.failure or "no model is loaded", retry_after=int(FAILURE_SECONDS))
         if not (ask.explicit or self._policy.on_request):
             raise self._not_served(ask.name)
-        target = await self._resolve(ask.name)
-        if current is not None and target.is_as(current.target):
-            # One of its other names, such as the same one in other letters.
-            return current
-        return await self._change(target)
+        return await self._change(ask.target or await self._resolve(ask.name))
 
     async def _resolve(self, name: str) -> Target:
-        when, why = self._failed.get(name, (-FAILURE_SECONDS, ""))
-        if time.monotonic() - when < FAILURE_SECONDS:
-            raise Unavailable(why, retry_after=int(FAILURE_SECONDS))
-        installed = await self._find(name)
         try:
-            return await asyncio.to_thread(self._launcher.resolve, name, installed)
+            target = await self._find(name)
         except RequestError:
             raise
         except ForgeError as error:
             raise Unavailable(f"{name[:80]} can't be loaded: {error}") from None
+        if self.current is None or not target.is_as(self.current.target):
+            self._require_untried(target)
+        return target
+
+    def _require_untried(self, target: Target, ask: _Ask | None = None) -> None:
+        """Raise `Unavailable` for one that couldn't be loaded a moment ago, unless somebody asks for it expressly."""
+        when, why = self._failed.get(target.profile.model.id, (-FAILURE_SECONDS, ""))
+        if time.monotonic() - when < FAILURE_SECONDS and not (ask and ask.explicit):
+            raise Unavailable(why, retry_after=int(FAILURE_SECONDS))
 
     # --- changing ---
 
     async def _change(self, target: Target) -> Served:
         """Go over to `target`; back to what there was before where that fails. Raises `Unavailable`."""
-        before = self.current.target if self.current else None
+        before = self.current.target if self.current else self.resting
         self._coming = target
         try:
             await self._leave()
-            try:
-                return await self._enter(target)
-            except ForgeError as error:
-                why = f"{target.profile.model.id} can't be loaded: {error}"
+            return await self._enter(target)
+        except ForgeError as error:
+            why = f"{target.profile.model.id} can't be loaded: {error}"
             self._log.error("model not loaded", model=target.profile.model.id, reason=why)
-            self._failed |= dict.fromkeys(target.names, (time.monotonic(), why))
-            await self._back_to(before or self.resting, why)
-            raise Unavailable(why, retry_after=int(FAILURE_SECONDS))
+            await self._back_to(before, target, why)
+            raise Unavailable(why, retry_after=int(FAILURE_SECONDS)) from None
         finally:
             self._coming = None
             self._on_change()
 
-    async def _back_to(self, before: Target | None, why: str) -> None:
-        if before is None or self._closing or self._failed.keys() & before.names:
-            self.failure = why
+    async def _back_to(self, before: Target | None, failed: Target, why: str) -> None:
+        """Load what there was before; where that is impossible too the next request tries it again."""
+        self.failure, self.resting = why, before or failed
+        if before is None or before is failed or self._closing:
             return
         self._coming = before
         try:
@@ -246,23 +263,24 @@ class Switcher:
             await served.unused(LAST_WORD_SECONDS)
         await self._end(served)
 
-    async def _end(self, served: Served, drain_seconds: float = 0.0) -> None:
-        pid = served.supervisor.pid
-        await served.end(drain_seconds)
+    async def _end(self, served: Served) -> None:
+        """End the engine. Raises `MachineError` when the GPU goes on listing it: the next one would find no room."""
+        await served.end(0.0)
         self._restarts = served.supervisor.status.restarts
         self.current = None
-        if not await asyncio.to_thread(gpu_released, pid, GPU_SECONDS):
-            self._log.warning("the GPU still lists the old engine", pid=pid, seconds=GPU_SECONDS)
+        await self._loader.require_released(served.supervisor.pid)
 
     async def _enter(self, target: Target) -> Served:
         """Load `target` and wait until it takes requests. Raises `ForgeError`."""
-        launch = await asyncio.to_thread(self._launcher.launch, target)
-        served = self.put(launch, await asyncio.to_thread(TextSide, launch.profile, launch.target.model))
         try:
+            served = self.put(*await self._loader.load(target))
             await served.ready()
-        except ForgeError:
-            await self._end(served)
+        except ForgeError as error:
+            self._failed[target.profile.model.id] = (time.monotonic(), str(error))
+            if self.current is not None:
+                await self._end(self.current)
             raise
+        self._failed.pop(target.profile.model.id, None)
         return served
 
     def put(self, launch: Launch, text: TextSide) -> Served:
@@ -299,7 +317,10 @@ class Switcher:
             await asyncio.sleep(TICK_SECONDS)
             if self._is_idle(time.monotonic()):
                 self._log.info("model unloaded until the next request", idle_seconds=self._policy.idle_seconds)
-                await self.unload()
+                try:
+                    await self.unload()
+                except ForgeError as error:
+                    self._log.warning("the engine is gone, and not all of its memory", reason=str(error))
 
     def _is_idle(self, now: float) -> bool:
         current, limit = self.current, self._policy.idle_seconds
@@ -310,7 +331,7 @@ class Switcher:
         return now - self._used >= limit
 
 
-def _forget(turn: "asyncio.Future[Served]") -> None:
-    """Nobody waits for what came of it."""
-    with suppress(asyncio.CancelledError):
-        turn.exception()
+def _give_back(turn: "asyncio.Future[Served]") -> None:
+    """Nobody waits for the lease that comes of it any more."""
+    if not turn.cancelled() and turn.exception() is None:
+        turn.result().release()

@@ -1,7 +1,6 @@
 """How `forgelm serve` comes from what was asked for to a running engine: settings, machine, fit, command."""
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,16 @@ import msgspec
 
 from forgelm import paths
 from forgelm.api.served import Launch, Target
-from forgelm.api.service import Beside
 from forgelm.commands.fitting import fitted, unfitted_drafting
 from forgelm.config import ModelSource, Profile
 from forgelm.drafting import asked as speculation_asked
-from forgelm.errors import ModelError, ModelNotFound
+from forgelm.errors import InvalidRequest, ModelError, ModelNotFound
 from forgelm.fit.budget import host_tier_bytes
 from forgelm.ipc.registry import Installed
 from forgelm.ipc.start import Drafting, EngineConfig
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine
-from forgelm.profiles import available_profiles, load_profile
+from forgelm.registry.profiles import read_profiles
 from forgelm.selection import require_usable_gpu
 from forgelm.supervisor import Command
 
@@ -40,26 +38,31 @@ class MachineLauncher:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._reserved = 0
-        self._base: Profile | None = None
-        """What the server was started with: models that no profile is for are served in its sizes."""
+        self._first: Target | None = None
+        """What the server was started with."""
 
     # --- which model ---
 
-    def first(self, profile: Profile, model: Path | None = None, installed: Installed | None = None) -> Target:
-        """What the server starts with: the profile's own model, the file at `model`, or one that the registry knows.
+    def first(self, profile: Profile, model: Path | None = None) -> Target:
+        """What the server starts with: the profile's own model, or the file at `model`. Raises as `target` does."""
+        self._first = self.target(profile, model)
+        return self._first
 
-        Raises as `target` does.
+    def first_installed(self, installed: Installed, profile: Profile | None, sizes: Profile) -> Target:
+        """The same for one that the registry knows: as `profile` says, else as its own one does, else in `sizes`.
+
+        Raises as `resolve` does.
         """
-        target = self.target(profile, model)
-        self._base = target.profile
-        return target if installed is None else self._named(target, installed)
-
-    def _named(self, target: Target, installed: Installed) -> Target:
-        """Served under the registry's name, and known by all of its names."""
-        source = msgspec.structs.replace(target.profile.model, id=installed.id)
-        profile = msgspec.structs.replace(target.profile, model=source)
-        return Target(profile, target.model, frozenset((profile.name, installed.id, *installed.aliases)))
+        self._first = self.target(profile or sizes)
+        if profile is None:
+            self._first = self._of_installed(installed)
+        else:
+            _require_chat(installed)
+            source = msgspec.structs.replace(profile.model, id=installed.id, file=Path(installed.path).name)
+            named = msgspec.structs.replace(profile, model=source)
+            target = self.target(named, Path(installed.path))
+            self._first = msgspec.structs.replace(target, names=target.names | {*installed.aliases})
+        return self._first
 
     def target(self, profile: Profile, model: Path | None = None) -> Target:
         """The profile with all that was asked for laid over it; `model` is served instead of its own.
@@ -80,8 +83,13 @@ class MachineLauncher:
 
     def resolve(self, name: str, installed: Installed | None) -> Target:
         """The model a client means. Raises `ModelNotFound`, and `ModelError` for one that can't be served."""
+        first = self._required_first
+        if name in first.names and first.model.is_file():
+            # As it was asked for: with its preset, and whatever the registry knows of it.
+            return first
         if installed is not None:
-            return self._of_installed(installed)
+            same = first.model.resolve() == Path(installed.path).resolve()
+            return _also_called(first, installed) if same else self._of_installed(installed)
         profile = _profile_called(name)
         if profile is None or not profile.model.path().is_file():
             raise ModelNotFound(
@@ -91,8 +99,7 @@ class MachineLauncher:
         return self._within(self.target(profile))
 
     def _of_installed(self, installed: Installed) -> Target:
-        if installed.problem:
-            raise ModelError(f"{installed.id} can't be served: {installed.problem}")
+        _require_chat(installed)
         path = Path(installed.path)
         machine = read_machine()
         memory = machine.memory.usable + sum(card.total for card in machine.gpus.cards)
@@ -104,7 +111,7 @@ class MachineLauncher:
         if profile is None:
             raise ModelError(f"{installed.id} needs the profile {installed.profile!r}, which isn't there")
         target = self._within(self.target(profile, path))
-        return msgspec.structs.replace(target, names=target.names | {installed.id, *installed.aliases})
+        return _also_called(target, installed)
 
     def _neutral(self, installed: Installed) -> Profile:
         """The base's sizes and policies; sampling and chat settings are each model's own."""
@@ -121,19 +128,23 @@ class MachineLauncher:
         return msgspec.structs.replace(target, profile=msgspec.structs.replace(target.profile, **kept))
 
     @property
+    def _required_first(self) -> Target:
+        assert self._first is not None, "a server has started"
+        return self._first
+
+    @property
     def _required_base(self) -> Profile:
-        assert self._base is not None, "a server has started"
-        return self._base
+        """Models that no profile is for are served in the sizes of what the server started with."""
+        return self._required_first.profile
 
     # --- how ---
 
-    def leave_room(self, beside: Iterable[Beside]) -> None:
-        """Count the weights of models that will be loaded beside the first one. Later they are seen as in use."""
-        self._reserved = sum(each.path.stat().st_size for each in beside)
+    def launch(self, target: Target, reserved: int = 0) -> Launch:
+        """Fit it into what is free now, less `reserved` bytes.
 
-    def launch(self, target: Target) -> Launch:
-        """Fit it into what is free now. Raises `MachineError` when it doesn't fit and may not be made to."""
-        machine, self._reserved = _less(read_machine(), self._reserved), 0
+        Raises `MachineError` when it doesn't fit and may not be made to.
+        """
+        machine = _less(read_machine(), reserved)
         profile = target.profile
         pinned = frozenset(self._asked.overrides)
         verdict = fitted(profile, target.model, machine, pinned)
@@ -152,20 +163,30 @@ def _less(machine: Machine, taken: int) -> Machine:
     return msgspec.structs.replace(machine, memory=memory, gpus=msgspec.structs.replace(machine.gpus, cards=cards))
 
 
+def _require_chat(installed: Installed) -> None:
+    """Raise for what can't be the chat model: `ModelError`, or `InvalidRequest` for a model of another kind."""
+    if installed.problem:
+        raise ModelError(f"{installed.id} can't be served: {installed.problem}")
+    if installed.kind != "chat":
+        flag = f"--{installed.kind}-model"
+        raise InvalidRequest(f"{installed.id} is for {installed.kind}: start the server with `{flag}`", param="model")
+
+
+def _also_called(target: Target, installed: Installed) -> Target:
+    return msgspec.structs.replace(target, names=target.names | {installed.id, *installed.aliases})
+
+
 def _profile_called(name: str) -> Profile | None:
-    """The profile of that name, or the one whose model has that id."""
-    known = available_profiles()
-    if name in known:
-        return load_profile(name)
-    profiles = (load_profile(each) for each in known)
-    return next((each for each in profiles if each.model.id == name), None)
+    """The profile of that name, or the one whose model has that id. Profiles that can't be read are left out."""
+    profiles = read_profiles()
+    return profiles.get(name) or next((each for each in profiles.values() if each.model.id == name), None)
 
 
 def _with_model(profile: Profile, model: Path | None) -> Profile:
     """A model given by path is served under its own name."""
     if model is None or profile.model.id == model.stem.lower() or _same(model, profile.model.path()):
         return profile
-    if profile.model.file == model.name:
+    if Path(profile.model.file).name == model.name:
         # The same file in another place, such as the Hugging Face cache.
         return profile
     source = msgspec.structs.replace(profile.model, id=model.stem.lower(), file=model.name, sha256="", bytes=0)

@@ -115,11 +115,12 @@ def serve(
     launcher = MachineLauncher(Asked(asked, speculation, draft_model, allow_cpu, level))
     settled = _settle(profile)
     settled = settled.with_preset(preset) if preset else settled
-    target = launcher.first(settled, *_model(model)) if model else launcher.first(settled)
+    target = _target(launcher, settled, model, named=profile is not None)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
     beside = list(_beside(target.profile, level))
-    launcher.leave_room(beside)
-    first = launcher.launch(target) if target.model.is_file() else _fetchable(target, sidecar, offline=offline)
+    here = target.model.is_file()
+    reserved = sum(each.path.stat().st_size for each in beside)
+    first = launcher.launch(target, reserved) if here else _fetchable(target, sidecar, offline=offline)
     _run(Setup(first, launcher, sidecar, beside), read_keys(api_key, api_key_file))
 
 
@@ -180,19 +181,27 @@ def _explain_starter() -> None:
     )
 
 
+def _target(launcher: MachineLauncher, profile: Profile, model: str | None, *, named: bool) -> Target:
+    """What is served first. `named`: the profile was asked for, and wins over the model's own."""
+    if model is None:
+        return launcher.first(profile)
+    path, installed = _model(model)
+    if installed is None:
+        return launcher.first(profile, path)
+    return launcher.first_installed(installed, profile if named else None, profile)
+
+
 def _model(model: str) -> tuple[Path, Installed | None]:
     """The file that a path or a name means, and what the registry knows of a name. Raises `ModelError`."""
-    path = Path(model).expanduser()
+    path = Path(model).expanduser().absolute()
     if path.is_file():
         return path, None
-    if path.suffix == ".gguf" or path.is_absolute():
+    if path.suffix == ".gguf" or model.startswith("/"):
         raise ModelError(f"no model file at {path}")
     from forgelm.commands.library import open_shelf
 
     with open_shelf() as shelf:
         installed = shelf.find(model)
-    if installed.problem:
-        raise ModelError(f"{installed.id} can't be served: {installed.problem}")
     return Path(installed.path), installed
 
 
@@ -227,6 +236,8 @@ def _beside(profile: Profile, log_level: str) -> Iterator[Beside]:
     for kind, name in wanted:
         if name:
             path, installed = _model(name)
+            if installed and installed.kind == "chat" and kind == "rerank":
+                raise ModelError(f"{installed.id} is no rerank model")
             names = (installed.id, *installed.aliases) if installed else ()
             yield Beside(kind, path, names, log_level)
 

@@ -280,7 +280,7 @@ class Fixed:
             raise ModelNotFound(f"there is no model {name!r} here", param="model")
         return self._launch.target
 
-    def launch(self, target: Target) -> Launch:
+    def launch(self, target: Target, reserved: int = 0) -> Launch:
         """As at the start."""
         return self._launch
 

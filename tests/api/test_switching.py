@@ -1,5 +1,6 @@
 """Going over to another model, resting and waking: real engine processes, of which there is never more than one."""
 
+import asyncio
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from forgelm.api.served import Launch, Target
 from forgelm.errors import MachineError, ModelError, ModelNotFound
 from forgelm.ipc.registry import Installed
+from forgelm.supervisor import Phase
 from tests.api.live import Live, Stream, engine_command, profile_with, running, until
 from tests.api.raw import Raw
 
@@ -39,6 +41,8 @@ class Models:
         self.live: Live | None = None
         self.refuses: set[str] = set()
         """What doesn't fit."""
+        self.refusal: Exception | None = None
+        """What else is wrong with it."""
 
     def resolve(self, name: str, installed: Installed | None) -> Target:
         """The model `name`, if there is one."""
@@ -53,14 +57,14 @@ class Models:
             profile = msgspec.structs.replace(profile, name=name, model=source, engine=engine)
         return Target(profile, self._path, frozenset((name, profile.name)))
 
-    def launch(self, target: Target) -> Launch:
+    def launch(self, target: Target, reserved: int = 0) -> Launch:
         """Its command; notes whether an engine is still there."""
         name = target.profile.model.id
         self.launched.append(name)
         assert self.live is not None
         self.overlaps += any(map(_runs, self.live.engines))
         if name in self.refuses:
-            raise MachineError(f"{name} doesn't fit")
+            raise self.refusal or MachineError(f"{name} doesn't fit")
         return Launch(target, target.profile, engine_command(target.profile, self._path, self._fakes.get(name, QUICK)))
 
 
@@ -235,6 +239,78 @@ def test_a_model_that_does_not_load_leaves_the_old_one(starter_path: Path) -> No
         launched = list(server.models.launched)
         assert server.ask("ill").result().status_code == 503
         assert server.models.launched == launched, "what has just failed isn't tried again at once"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file or directory", "x.gguf"), RuntimeError("a bug")])
+def test_whatever_goes_wrong_the_old_model_comes_back(starter_path: Path, error: Exception) -> None:
+    """Such as a file that is taken away while the old model's answers are waited for."""
+    with switching(starter_path, large=QUICK) as server:
+        server.models.refuses, server.models.refusal = {"large"}, error
+        answer = server.ask("large").result()
+        assert answer.status_code == 503
+        assert ("x.gguf: No such file" if isinstance(error, OSError) else "a bug") in answer.json()["error"]["message"]
+        assert server.loaded() == [FIRST]
+        server.live.lives()
+
+
+def test_a_model_that_could_not_be_woken_is_tried_again(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another program had its memory for a while."""
+    with switching(starter_path, {"idle_seconds": 0.3, "on_request": False}) as server:
+        until(lambda: _unloaded(server.live), "it rests")
+        server.models.refuses = {FIRST}
+        assert server.ask().result().status_code == 503
+        launched = len(server.models.launched)
+        assert server.ask(FIRST).result().status_code == 503
+        assert len(server.models.launched) == launched, "not at every request"
+        server.models.refuses = set()
+        monkeypatch.setattr("forgelm.api.switching.FAILURE_SECONDS", 0.0)
+        assert server.ask(FIRST).result().status_code == 200
+
+
+def test_a_failure_of_long_ago_is_forgotten(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with switching(starter_path, other=QUICK, ill={"fail_load": "its file is damaged"}) as server:
+        monkeypatch.setattr("forgelm.api.switching.FAILURE_SECONDS", 0.0)
+        server.models.refuses = {"other"}
+        assert server.ask("other").result().status_code == 503
+        server.models.refuses = set()
+        assert server.ask("other").result().status_code == 200
+        monkeypatch.undo()
+        assert server.ask("ill").result().status_code == 503
+        assert server.loaded() == ["other"]
+
+
+def test_nobody_waits_while_somebody_elses_name_is_looked_up(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry yields to everybody, and may be slow."""
+    with switching(starter_path) as server:
+
+        async def slowly(_: str) -> None:
+            await asyncio.sleep(1.0)
+
+        monkeypatch.setattr(server.live.service._loader, "_find", slowly)
+        unknown = server.ask("claude-x")
+        until(lambda: server.live.service.switcher._waiting == 1, "it is looked up")
+        assert not server.gate_closed()
+        server.live.lives()
+        assert not unknown.done()
+        assert unknown.result().json()["error"]["code"] == "model_not_found"
+        monkeypatch.setattr("forgelm.api.loading.FIND_SECONDS", 0.1)
+        busy = server.ask("claude-x").result()
+        assert (busy.status_code, "Retry-After" in busy.headers) == (503, True)
+
+
+def test_who_waits_too_long_is_told_so(starter_path: Path) -> None:
+    models = Models(starter_path, other={"load": 3.0})
+    with running(
+        starter_path, fake=QUICK, launcher=models, limits={"queue_seconds": 0.5}, switching={"on_request": True}
+    ) as live:
+        models.live = live
+        answer = live.chat(model="other")
+        assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+        assert "waited" in answer.json()["error"]["message"]
+        until(lambda: live.service.status.phase is Phase.READY and live.service.model_id == "other", "it goes on")
+        assert live.supervisor.pid
 
 
 def test_without_a_way_back_the_reason_is_told(starter_path: Path) -> None:

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from forgelm.api.embeddings import SideModel
 from forgelm.api.named import left
-from forgelm.api.served import Served
+from forgelm.api.served import Served, Target
 from forgelm.api.service import Service
 from forgelm.api.wire import Model, ModelList
 from forgelm.errors import InvalidRequest, ModelError, ModelNotFound, Unavailable
@@ -28,29 +28,28 @@ class LoadRequest(msgspec.Struct, frozen=True):
 def model_routes(service: Service) -> list[HTTPRouteHandler]:
     """The handlers, bound to `service`."""
 
-    async def everything() -> list[Model]:
-        """The present model first, then what else could be served."""
-        current = service.switcher.current
-        others = [_of_installed(each) for each in await service.installed() if _is_other(each, current)]
-        sides = [_of_side(each) for each in service.sides.values()]
-        if current is not None:
-            return [_of_served(current), *others, *sides]
-        resting = Model(service.model_id, 0, service.profile.engine.context)
-        return [*(others or [resting]), *sides]
+    async def everything() -> list[tuple[Model, frozenset[str]]]:
+        """Every model with all of its names: the present one first, then what else could be served."""
+        target = service.target
+        installed = [each for each in await service.installed() if each.kind == "chat" and not each.problem]
+        others = [each for each in installed if each.path != str(target.model)]
+        sides = [(_of_side(each), each.names) for each in service.sides.values()]
+        return [
+            _present(service, target),
+            *((_of_installed(each), frozenset((each.id, *each.aliases))) for each in others),
+            *sides,
+        ]
 
     @get("/v1/models")
     async def models() -> ModelList:
-        return ModelList(await everything())
+        return ModelList([model for model, _ in await everything()])
 
     @get("/v1/models/{model_id:path}")
     async def one_model(model_id: FromPath[str]) -> Model:
         name = model_id.removeprefix("/")
-        current = service.switcher.current
-        if current is not None and current.answers_to(name):
-            return _of_served(current)
-        for each in await service.installed():
-            if name.lower() in (each.id.lower(), *map(str.lower, each.aliases)):
-                return _of_installed(each)
+        for model, names in await everything():
+            if name in names:
+                return model
         raise ModelNotFound(
             f"there is no model {name[:80]!r} here, this server serves {service.model_id!r}", param="model"
         )
@@ -77,20 +76,23 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
     @post("/v1/models/unload", status_code=200)
     async def unload() -> ModelList:
         await service.switcher.unload()
-        return ModelList(await everything())
+        return ModelList([model for model, _ in await everything()])
 
     return [models, one_model, load, unload]
 
 
-def _is_other(model: Installed, current: Served | None) -> bool:
-    """Whether it is a model for chats that could be loaded, and isn't."""
-    if model.kind != "chat" or model.problem:
-        return False
-    return current is None or model.path != str(current.target.model)
+def _present(service: Service, target: Target) -> tuple[Model, frozenset[str]]:
+    """The model that is served, or comes next, or rests."""
+    current = service.switcher.current
+    if current is not None and current.target is target:
+        return _of_served(current), target.names
+    context = target.profile.engine.context
+    return Model(target.profile.model.id, 0, context, max_model_len=context), target.names
 
 
 def _of_served(served: Served) -> Model:
-    return Model(served.model_id, served.created, served.context, max_model_len=served.context, loaded=True)
+    ready = served.supervisor.status.phase is Phase.READY
+    return Model(served.model_id, served.created, served.context, max_model_len=served.context, loaded=ready)
 
 
 def _of_side(side: SideModel) -> Model:
@@ -99,4 +101,4 @@ def _of_side(side: SideModel) -> Model:
 
 
 def _of_installed(model: Installed) -> Model:
-    return Model(model.id, int(model.last_used), model.context, max_model_len=model.context, loaded=False)
+    return Model(model.id, 0, model.context, max_model_len=model.context, loaded=False)

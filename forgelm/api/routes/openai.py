@@ -1,6 +1,5 @@
 """OpenAI's routes: chat and text completions."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -73,7 +72,7 @@ async def _prepared(body: bytes, served: Served, choose: Choose) -> Prepared:
     """The checked request. Raises `RequestError`."""
     prepare, context = choose(served.text.preparer), served.context
     if len(body) > THREAD_BYTES or any(name in body for name in SLOW):
-        prepared = await asyncio.to_thread(prepare, body, context)
+        prepared = await served.used_by_thread(prepare, body, context)
     else:
         prepared = prepare(body, context)
     # An engine that is just gone has none: its absence is told as such.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import msgspec
@@ -13,7 +14,7 @@ from litestar.response import Stream
 
 from forgelm.api.named import left
 from forgelm.api.service import Service
-from forgelm.errors import Conflict, InvalidRequest, RegistryUnavailable
+from forgelm.errors import Conflict, InvalidRequest, NotFound, RegistryUnavailable
 from forgelm.fit.budget import budget_of
 from forgelm.ipc.registry import BUDGET_HEADER
 from forgelm.machine import read_gpus, read_memory
@@ -32,6 +33,7 @@ def registry_routes(service: Service) -> list[HTTPRouteHandler]:
         if service.registry is None:
             raise RegistryUnavailable("this server runs without a registry")
         raw = request.scope["raw_path"].decode("latin-1").partition("/registry")[2]
+        _require_plain(raw)
         if request.method == "DELETE":
             _refuse_loaded(service, path)
         headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
@@ -49,15 +51,23 @@ def registry_routes(service: Service) -> list[HTTPRouteHandler]:
 
 
 def _refuse_loaded(service: Service, path: str) -> None:
-    """Raise `Conflict` where `path` names the model that is served."""
+    """Raise `Conflict` where `path` names a model that is served, or about to be."""
     section, _, name = path.strip("/").partition("/")
-    current = service.switcher.current
-    if section != "models" or current is None:
+    if section != "models":
         return
-    known = service.registry.known(current.target.model) if service.registry else None
-    names = {*current.target.names, *((known.id, *known.aliases) if known else ())}
-    if name.lower() in map(str.lower, names):
+    target = service.switcher.target
+    known = service.registry.known(target.model) if service.registry and target else None
+    names = {*(target.names if target else ()), *((known.id, *known.aliases) if known else ())}
+    resting = service.switcher.current is None and not service.switcher.changing
+    beside = any(name.lower() in each.names for each in service.sides.values())
+    if beside or (name.casefold() in map(str.casefold, names) and not resting):
         raise Conflict(f"{name} is loaded: load another model first, or unload it", param="model")
+
+
+def _require_plain(path: str) -> None:
+    """Raise `NotFound` for a path that would become another one on its way."""
+    if any(part in (".", "..") for part in unquote(path).split("/")):
+        raise NotFound(f"no route /registry{path[:80]}")
 
 
 def _budget() -> str:
