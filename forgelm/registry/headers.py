@@ -44,7 +44,11 @@ def elements(header: Header) -> int:
 
 def _read_part(path: Path) -> Parsed:
     parsed = read(path)
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        # Deleted since: that is this model's problem, and no other's.
+        raise ModelError(f"{path} can't be read: {error.strerror}") from None
     if size < parsed.size:
         raise ModelError(f"{path} was cut off: it has {size:,} of at least {parsed.size:,} bytes")
     return parsed
