@@ -16,7 +16,6 @@ from forgelm.errors import MachineError
 
 if TYPE_CHECKING:
     from forgelm.fit.budget import Budget
-    from forgelm.registry.hub import Hub
     from forgelm.registry.library import Library
 
 
@@ -45,16 +44,12 @@ def open_shelf() -> "Iterator[Library]":
 
 def _open(*, offline: bool, repacked: frozenset[str], connections: int = CONNECTIONS) -> "Library":
     from forgelm.registry.library import Library
-
-    def hub() -> "Hub":
-        from forgelm.registry.hub import Hub
-
-        return Hub(offline=offline)
+    from forgelm.registry.opening import open_hub
 
     return Library(
         paths.models_dir(),
         paths.registry_dir(),
-        hub=hub,
+        hub=lambda: open_hub(offline=offline),
         repacked=repacked,
         budget=_budget,
         connections=connections,

@@ -4,6 +4,7 @@ Its addresses, its token (`HF_TOKEN`, else the file in `HF_HOME`), its endpoint 
 proxies. The token goes to hubs, never to whoever serves the files. Offline, nothing here reaches out to anybody.
 """
 
+import operator
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ AT_ONCE = 8
 """Requests side by side in a search."""
 SEARCH_ATTEMPTS = 4
 """Somebody waits in front of a screen."""
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What the library raises about answers that aren't a hub's."""
 EXPAND = ["cardData", "downloads", "gated", "lastModified", "likes", "sha", "tags"]
 SORTS = dict(zip(get_args(Sort), ("downloads", "likes", "last_modified", "trending_score"), strict=True))
 
@@ -92,13 +95,13 @@ class Hub:
         found = self._ask(asked, page)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             trees = pool.map(self._visible_files, found)
-            return [_repo(info, files) for info, files in zip(found, trees, strict=True)]
+            return self._ask(asked, lambda: [_repo(info, files) for info, files in zip(found, trees, strict=True)])
 
     def repo(self, id: str, revision: str = "main") -> Repo:
         """A repository at a branch, tag or commit. Raises `NotFound`, `Forbidden`, `UpstreamFailed`, `Offline`."""
         asked = self._asked(id, revision)
         info = self._ask(asked, lambda: self._information(id, revision))
-        return _repo(info, self._ask(asked, lambda: self._files(info)))
+        return self._ask(asked, lambda: _repo(info, self._files(info)))
 
     def read(self, repo: Repo, file: str, start: int, stop: int) -> bytes:
         """The bytes of a file from `start` to `stop`, or to its end. Raises as `repo` does."""
@@ -158,7 +161,7 @@ class Hub:
     def _files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
         entries = self._api.list_repo_tree(info.id, recursive=True, revision=info.sha, token=self.token or False)
         return tuple(
-            RemoteFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else "")
+            RemoteFile(entry.path, operator.index(entry.size), entry.lfs.sha256 if entry.lfs else "")
             for entry in entries
             if isinstance(entry, RepoFile)
         )
@@ -183,7 +186,7 @@ class Hub:
             return call()
         except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled) as error:
             raise explain(error, asked) from error
-        except (ValueError, KeyError, TypeError, httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
+        except (*NONSENSE, httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
             # Not what the library expects: a portal's page, some other server.
             raise explain(error, asked) from error
 

@@ -15,7 +15,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -27,11 +26,9 @@ from forgelm.registry.app import make_app
 from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
 from forgelm.registry.listening import Listener
+from forgelm.registry.opening import open_hub
 from forgelm.registry.settings import RegistryConfig
 from forgelm.registry.threads import Threads
-
-if TYPE_CHECKING:
-    from forgelm.registry.hub import Hub
 
 GRACE_SECONDS = 1
 """For requests and downloads to stop in order."""
@@ -71,7 +68,7 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
     library = Library(
         Path(config.models),
         state,
-        hub=lambda: _open_hub(config),
+        hub=lambda: open_hub(endpoint=config.endpoint or None, offline=config.offline),
         repacked=frozenset(config.repacked),
         budget=lambda: present_budget(gpu=config.gpu),
     )
@@ -144,13 +141,6 @@ def _yield_to_everybody() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
-
-
-def _open_hub(config: RegistryConfig) -> "Hub":
-    # Imported here: it is two thirds of the process's memory and start, and a machine that fetches nothing needs none.
-    from forgelm.registry.hub import Hub
-
-    return Hub(endpoint=config.endpoint or None, offline=config.offline)
 
 
 if __name__ == "__main__":
