@@ -100,7 +100,20 @@ def forgelm(log_level: str) -> None:
 
 def main() -> None:
     """Entry point of the `forgelm` script."""
+    _require_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _require_streams() -> None:
+    """Open the standard streams that whoever started us has closed (`>&-`).
+
+    Python has None for them, and the files opened next get their numbers: C libraries would write into a model.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def run(arguments: Sequence[str]) -> int:
