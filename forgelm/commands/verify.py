@@ -10,6 +10,7 @@ import rich_click
 from forgelm.commands.completing import complete_models
 from forgelm.commands.progress import Advance, interruptible, progress
 from forgelm.commands.terminal import echo, printable
+from forgelm.errors import RequestError
 from forgelm.ipc.registry import Installed
 
 if TYPE_CHECKING:
@@ -32,8 +33,12 @@ def verify(ids: tuple[str, ...]) -> None:
     with open_shelf() as shelf, progress() as advance:
         models = [shelf.find(each) for each in ids] if ids else shelf.installed()
         for model in models:
-            after = interruptible(partial(_verify, shelf, model, advance))
-            problem = _problem(model, after)
+            try:
+                after = interruptible(partial(_verify, shelf, model, advance))
+                problem = _problem(model, after)
+            except RequestError as error:
+                # It can't be read, or is gone by now: the others are still to be checked.
+                after, problem = model, str(error)
             wrong += bool(problem)
             echo(_verdict(model, after, problem))
     if not models:
