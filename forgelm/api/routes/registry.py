@@ -15,9 +15,9 @@ from litestar.response import Stream
 from forgelm.api.named import left
 from forgelm.api.service import Service
 from forgelm.errors import Conflict, InvalidRequest, NotFound, RegistryUnavailable
-from forgelm.fit.budget import budget_of
+from forgelm.fit.budget import present_budget
 from forgelm.ipc.registry import BUDGET_HEADER
-from forgelm.machine import read_gpus, read_memory
+from forgelm.llama.lib import build_info
 
 BUDGETED = ("search", "inspect", "download")
 """What asks whether a model fits this machine, which isn't always the registry's."""
@@ -72,7 +72,7 @@ def _require_plain(path: str) -> None:
 
 def _budget() -> str:
     """What a model could have here now, in JSON; header values are one line."""
-    return msgspec.json.encode(budget_of(read_memory(), read_gpus().cards)).decode("ascii", "replace")
+    return msgspec.json.encode(present_budget(gpu=build_info().gpu_offload)).decode("ascii", "replace")
 
 
 async def _unless_left(request: Request[Any, Any, Any], opening: Any) -> httpx.Response:
