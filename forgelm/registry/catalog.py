@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -22,23 +23,29 @@ def catalogue(
     profiles: Mapping[str, Profile],
 ) -> tuple[Installed, ...]:
     """The models of `files`, in that order. `judgements` are by path, of the models and of the heads beside them."""
-    serving = _by_path(models, profiles)
+    serving = _serving(models, files, profiles)
     ids = unique_ids(files)
-    aliases = unique_aliases(ids, [_aliases(each, ids[number], serving) for number, each in enumerate(files)])
-    return tuple(
-        _installed(Named(each, ids[number], aliases[number]), judgements, facts.get(each.path), serving)
-        for number, each in enumerate(files)
-    )
+    aliases = unique_aliases(ids, list(map(_aliases, files, ids, serving)))
+    named = map(Named, files, ids, aliases, serving)
+    return tuple(_installed(each, judgements, facts.get(each.files.path)) for each in named)
 
 
-Serving = Mapping[str, Mapping[str, Profile]]
-"""Path of a model → the profiles that serve it, by name, the user's own first."""
+Serving = Mapping[str, Profile]
+"""The profiles that serve a model, by name, the one it was imported with and then the user's own first."""
 
 
-def _by_path(models: Path, profiles: Mapping[str, Profile]) -> Serving:
-    found: dict[str, dict[str, Profile]] = {}
+def _serving(models: Path, files: Sequence[Lying], profiles: Mapping[str, Profile]) -> list[Serving]:
+    """The profiles of each model. Of several that are one file each has its own, and the first one all others."""
+    by_path: dict[str, dict[str, Profile]] = {}
     for name, profile in profiles.items():
-        found.setdefault(str(place_of(models, profile.model)), {})[name] = profile
+        by_path.setdefault(str(place_of(models, profile.model)), {})[name] = profile
+    found, seen = list[Serving](), set[str]()
+    for each in files:
+        here = by_path.get(each.path, {})
+        own = {name: profile for name, profile in here.items() if name == each.profile}
+        others = {name: profile for name, profile in here.items() if name not in each.apart and each.path not in seen}
+        found.append(own | others)
+        seen.add(each.path)
     return found
 
 
@@ -48,6 +55,10 @@ def _by_path(models: Path, profiles: Mapping[str, Profile]) -> Serving:
 def unique_ids(files: Sequence[Lying]) -> list[str]:
     """The shortest name of each model that no other one has, upper and lower case being the same."""
     names = [list(_names(each)) for each in files]
+    for own, each in zip(names, files, strict=True):
+        if each.wanted_id:
+            # For models that are one file, where the names that they want are others' too.
+            own.append(f"{each.wanted_id}@{each.path}")
     levels = [0] * len(files)
     while True:
         ids = [names[number][level] for number, level in enumerate(levels)]
@@ -83,7 +94,7 @@ def _repo(model: Lying) -> str:
 def _aliases(model: Lying, own: str, serving: Serving) -> list[str]:
     """All that a model could answer to beside its id."""
     names = [*_names(model), *model.aliases]
-    for name, profile in serving.get(model.path, {}).items():
+    for name, profile in serving.items():
         names += [name, profile.model.id]
     distinct = {name.casefold(): name for name in reversed(names)}
     return [name for key, name in reversed(distinct.items()) if key != own.casefold()]
@@ -108,15 +119,15 @@ class Named(NamedTuple):
     files: Lying
     id: str
     aliases: tuple[str, ...]
+    profiles: Serving
 
 
-def _installed(named: Named, judgements: Mapping[str, Judgement], facts: Facts | None, serving: Serving) -> Installed:
-    model = named.files
+def _installed(named: Named, judgements: Mapping[str, Judgement], facts: Facts | None) -> Installed:
+    model, profiles = named.files, named.profiles
     judged = judgements[model.path]
-    profiles = serving.get(model.path, {})
     profile = next(iter(profiles.values()), None)
     expected = expected_hashes(model, profile)
-    found = facts.sha256 if facts and facts.stamp == model.stamp else ""
+    found, first = (facts.sha256, facts.first_sha256) if facts and facts.stamp == model.stamp else ("", "")
     whole = (found or ",".join(expected)) if len(model.parts) == 1 else ""
     return Installed(
         id=named.id,
@@ -139,12 +150,12 @@ def _installed(named: Named, judgements: Mapping[str, Judgement], facts: Facts |
         sha256=whole,
         profile=next(iter(profiles), model.profile),
         last_used=facts.used if facts else 0.0,
-        problem=judged.problem or hash_problem(expected, found),
+        problem=judged.problem or hash_problem(expected, found, first),
         note=model.note or judged.note,
     )
 
 
-def _origin(model: Lying, profiles: Mapping[str, Profile]) -> Origin:
+def _origin(model: Lying, profiles: Serving) -> Origin:
     if model.origin == "local" and any(profile.model.package for profile in profiles.values()):
         return "starter"
     return model.origin
@@ -167,12 +178,18 @@ def expected_hashes(model: Lying, profile: Profile | None) -> tuple[str, ...]:
     return ()
 
 
-def hash_problem(expected: Sequence[str], found: str) -> str:
-    """What is wrong with a model whose parts have the hashes `found`, with commas between; "" if that isn't known."""
-    if not found:
-        return ""
-    for number, (wanted, real) in enumerate(zip(expected, found.split(","), strict=False), start=1):
+def hash_problem(expected: Sequence[str], found: str, first: str = "") -> str:
+    """What is wrong with a model whose parts have the hashes `found`, with commas between; "" if that isn't known.
+
+    `first` are those that they had when they were hashed for the first time, which tell of parts that nobody vouches
+    for whether they are as they were then.
+    """
+    parts = found.split(",") if found else []
+    known = zip_longest(parts, expected, first.split(","), fillvalue="")
+    for number, (real, wanted, was) in enumerate(islice(known, len(parts)), start=1):
+        part = f"part {number} of it" if len(parts) > 1 else "it"
         if wanted and wanted != real:
-            part = f"part {number} of it" if len(expected) > 1 else "it"
             return f"{part} is damaged: its sha256 is {real} and should be {wanted}. Remove it and fetch it again"
+        if was and was != real and not wanted:
+            return f"{part} is damaged: its sha256 is {real} and was {was} once. Remove it and fetch it again"
     return ""

@@ -40,6 +40,8 @@ class Lying(msgspec.Struct, frozen=True):
     """What an import calls it."""
     profile: str = ""
     """The profile that an import wrote for it."""
+    apart: tuple[str, ...] = ()
+    """Profiles that an import wrote for other names of the same file."""
     aliases: tuple[str, ...] = ()
     note: str = ""
 

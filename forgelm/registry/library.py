@@ -7,30 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forgelm import log
-from forgelm.errors import ConfigError, Conflict, ModelError, ModelNotFound
+from forgelm.errors import Conflict, ModelError, ModelNotFound
 from forgelm.fit.budget import Budget
 from forgelm.ipc.registry import DownloadRequest, Imported, Installed, InstalledModels, Search, SearchResult
 from forgelm.registry.catalog import catalogue
-from forgelm.registry.disk import Lying, scan
+from forgelm.registry.disk import Lying, scan, stamp_of
 from forgelm.registry.fitness import Fitness
 from forgelm.registry.hashing import hash_files
 from forgelm.registry.headers import read_model
-from forgelm.registry.importing import FoundModel, find
-from forgelm.registry.imports import Imports, Record
+from forgelm.registry.importing import find
+from forgelm.registry.imports import Imports, records_of
 from forgelm.registry.index import Facts, Index, Stamp
 from forgelm.registry.judge import Judgement, judge
 from forgelm.registry.licenses import Licenses
 from forgelm.registry.names import quant_of
 from forgelm.registry.once import Once
 from forgelm.registry.planning import Planned, Planner, require_servable, unread
-from forgelm.registry.profiles import read_profiles, write_profile
+from forgelm.registry.profiles import read_profiles
 from forgelm.registry.progress import Watch
 from forgelm.registry.pulling import Puller
 from forgelm.registry.removal import delete
@@ -40,6 +38,36 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 5
 """Models that an error names."""
+
+
+class _Here(NamedTuple):
+    """What is on this machine at one moment."""
+
+    files: list[Lying]
+    missing: list[str]
+    facts: dict[str, Facts]
+    models: Sequence[Installed]
+    """Of `files`, in the same order."""
+
+    def number(self, name: str) -> int:
+        """The model with this id, alias or path. Raises `ModelNotFound`."""
+        for said in (str, str.casefold):
+            found = [
+                number
+                for number, each in enumerate(self.models)
+                if said(name) in map(said, (each.id, each.path, *each.aliases))
+            ]
+            # Several at one path are one file.
+            if len({self.models[number].path for number in found}) == 1:
+                return found[0]
+        raise _unknown(name, self.models)
+
+    def hashed(self, stamp: Stamp, sha256: str) -> Facts:
+        """What is known of a file that was just hashed."""
+        known = self.facts.get(stamp.path)
+        if known is None or known.stamp != stamp:
+            return Facts(stamp, None, sha256, sha256, known.used if known else 0.0)
+        return known._replace(sha256=sha256, first_sha256=known.first_sha256 or sha256)
 
 
 class Library:
@@ -76,18 +104,14 @@ class Library:
 
     def listing(self) -> InstalledModels:
         """Every model by id, and the imports that aren't there at the moment."""
-        lying, missing = self._lying()
-        models = self._catalogue(lying, self._index.facts())
-        return InstalledModels(tuple(sorted(models, key=lambda model: model.id.casefold())), tuple(missing))
+        here = self._look()
+        return InstalledModels(tuple(sorted(here.models, key=lambda model: model.id.casefold())), tuple(here.missing))
 
     def find(self, name: str) -> Installed:
-        """The model with this id, alias or path. Raises `ModelNotFound` with those of nearly this name."""
-        models = self.installed()
-        for said in (str, str.casefold):
-            found = [each for each in models if said(name) in map(said, (each.id, each.path, *each.aliases))]
-            if len(found) == 1:
-                return found[0]
-        raise _unknown(name, models)
+        """The model with this id, alias or path; of several that are one file the path means the first, which has no
+        settings where there is such a one. Raises `ModelNotFound` with those of nearly this name."""
+        here = self._look()
+        return here.models[here.number(name)]
 
     def used(self, name: str) -> Installed:
         """Note that a model is used now. Raises `ModelNotFound`."""
@@ -100,19 +124,21 @@ class Library:
 
         Raises `ModelNotFound`, `Conflict` while it is being fetched anew, and `Forbidden` where it can't be deleted.
         """
-        gone = self._imports.named(name)
+        here, gone = self._look(), self._imports.named(name)
         try:
-            model = self.find(name)
+            number = here.number(name)
         except ModelNotFound:
-            if not gone:
+            if gone is None:
                 raise
-            model = Installed(id=name, path=gone, bytes=0, origin="import")
+            self._imports.forget(gone.path, "" if name == gone.path else gone.id)
+            return Installed(id=name, path=gone.path, bytes=0, origin="import")
+        model, files = here.models[number], here.files[number]
         if model.origin == "import":
-            self._imports.forget(model.path)
+            self._imports.forget(model.path, "" if name == model.path else files.wanted_id)
         else:
-            lying = self._lying_at(model.path)
-            delete(self._models, [Path(part.path) for part in lying.parts])
-        self._index.forget([model.path])
+            delete(self._models, [Path(part.path) for part in files.parts])
+        if all(each.path != model.path for each in self._lying()[0]):
+            self._index.forget([model.path])
         return model
 
     def add(self, path: Path) -> Imported:
@@ -122,25 +148,31 @@ class Library:
         """
         found = find(path)
         inside = {part.path for each in scan(self._models) for part in each.parts}
-        by_path: dict[str, list[FoundModel]] = {}
-        for model in found.models:
-            if str(model.path) not in inside:
-                by_path.setdefault(str(model.path), []).append(model)
-        profiles = {path: [_profile_for(model) for model in same] for path, same in by_path.items()}
-        self._imports.add(_record(same, next(filter(None, profiles[path]), "")) for path, same in by_path.items())
+        records = records_of(model for model in found.models if str(model.path) not in inside)
+        self._imports.add(records)
         paths = {str(model.path) for model in found.models}
         models = tuple(each for each in self.installed() if each.path in paths)
-        return Imported(models, found.refused, found.companions, tuple(filter(None, chain(*profiles.values()))))
+        profiles = tuple(each.profile for each in records if each.profile)
+        return Imported(models, found.refused, found.companions, profiles)
 
     def verify(self, name: str, progress: Watch, cancel: threading.Event) -> Installed:
-        """Hash a model; a wrong one is told in `problem` and stays. Raises `ModelNotFound` and `Cancelled`."""
-        lying = self._lying_at(self.find(name).path)
+        """Hash a model; a wrong one is told in `problem` and stays.
+
+        Raises `ModelNotFound`, `Cancelled`, and `Conflict` for one that can't be read or changes meanwhile.
+        """
+        here = self._look()
+        number = here.number(name)
+        files = here.files[number]
+        paths = [Path(part.path) for part in files.parts]
         try:
-            hashes = hash_files([Path(part.path) for part in lying.parts], lying.bytes, progress, cancel)
+            hashes = ",".join(hash_files(paths, files.bytes, progress, cancel))
         except OSError as error:
-            raise Conflict(f"{lying.path} can't be read: {error.strerror}", param="model") from None
-        self._index.hashed(lying.stamp, ",".join(hashes))
-        return self.find(lying.path)
+            raise Conflict(f"{files.path} can't be read: {error.strerror}", param="model") from None
+        if tuple(map(stamp_of, paths)) != files.parts:
+            raise Conflict(f"{files.path} changed while it was read: try again", param="model")
+        self._index.hashed(files.stamp, hashes)
+        # The verdict doesn't come from the index, which may be one that can't be written.
+        return self._catalogue(here.files, {**here.facts, files.path: here.hashed(files.stamp, hashes)})[number]
 
     # --- what the hub has ---
 
@@ -195,18 +227,16 @@ class Library:
     def _fitness(self, budget: Budget | None) -> Fitness:
         return Fitness(budget or self._budget(), self._repacked)
 
+    def _look(self) -> "_Here":
+        (files, missing), facts = self._lying(), self._index.facts()
+        return _Here(files, missing, facts, self._catalogue(files, facts))
+
     def _lying(self) -> tuple[list[Lying], list[str]]:
         """All models' files, and the missing ones of imports. An import that came into the folder is told once."""
         ours = scan(self._models)
         imported, missing = self._imports.lying()
         known = {str(Path(each.path).resolve()) for each in ours}
         return [*ours, *(each for each in imported if str(Path(each.path).resolve()) not in known)], missing
-
-    def _lying_at(self, path: str) -> Lying:
-        found = next((each for each in self._lying()[0] if each.path == path), None)
-        if found is None:
-            raise ModelNotFound(f"{path} is gone", param="model")
-        return found
 
     def _catalogue(self, lying: Sequence[Lying], facts: dict[str, Facts]) -> Sequence[Installed]:
         judgements = self._judgements(lying, facts)
@@ -234,17 +264,6 @@ class Library:
         return found
 
 
-def _profile_for(model: FoundModel) -> str:
-    """The name of the profile made of a model's settings; "" where there are none, or it can't be written."""
-    if not model.profile_toml:
-        return ""
-    try:
-        return write_profile(model.profile_toml, model.path)
-    except (ConfigError, OSError) as error:
-        log.get("registry").warning("no profile is written", model=model.id, reason=str(error))
-        return ""
-
-
 def _unknown(name: str, models: Sequence[Installed]) -> ModelNotFound:
     """Says which models have nearly this name, or which there are."""
     names = {name.casefold(): name for each in models for name in (*each.aliases, each.id)}
@@ -252,23 +271,6 @@ def _unknown(name: str, models: Sequence[Installed]) -> ModelNotFound:
     if near:
         known = f"did you mean {' or '.join(near)}?"
     else:
-        ids = [each.id for each in models[:MOST_NAMED]]
+        ids = sorted(each.id for each in models)[:MOST_NAMED]
         known = f"there is {', '.join(ids) or 'none'}{', …' if len(models) > MOST_NAMED else ''}"
     return ModelNotFound(f"there is no model {name[:80]!r} here; {known}", param="model")
-
-
-def _record(same: Sequence[FoundModel], profile: str) -> Record:
-    """Of one file, which Ollama may have under several names with settings of their own."""
-    model, *others = same
-    names = [name for other in others for name in (other.id, *other.aliases)]
-    return Record(
-        parts=tuple(map(str, model.parts)),
-        id=model.id,
-        repo=model.repo,
-        revision=model.revision,
-        sha256=model.sha256,
-        license=model.license,
-        profile=profile,
-        aliases=(*model.aliases, *names),
-        note=model.judgement.note,
-    )

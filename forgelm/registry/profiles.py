@@ -1,5 +1,6 @@
 """Profiles as the registry sees them: which file each of them serves, and new ones for what Ollama had settings for."""
 
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,18 +32,19 @@ def place_of(models: Path, source: ModelSource) -> Path:
     return models / source.repo / source.file
 
 
-def write_profile(toml: str, model: Path) -> str:
+def write_profile(toml: str, model: Path, taken: Collection[str] = ()) -> str:
     """Put a profile for the file at `model` among the user's own; the name it got.
 
     One that serves this file already stays as it is, since it may have been changed by hand; names of others are
-    avoided. Raises `ConfigError`, or `OSError` when it can't be written.
+    avoided, and those that are `taken` by other settings for this file. Raises `ConfigError`, or `OSError` when it
+    can't be written.
     """
     name = _named(toml)
     profiles = read_profiles()
-    taken = available_profiles().keys()
+    used = available_profiles().keys() | set(taken)
     number, free = 1, name
-    while free in taken:
-        if free in profiles and profiles[free].model.file == str(model):
+    while free in used:
+        if free not in taken and free in profiles and profiles[free].model.file == str(model):
             return free
         number += 1
         free = f"{name}-{number}"

@@ -40,6 +40,12 @@ IDS = [
     ([lying("o/r/m-Q4_K_M.gguf"), lying("o/m-Q4_K_M.gguf")], ["o/r:Q4_K_M", "m-Q4_K_M"]),
     ([lying("a/x/m.gguf"), lying("b/x/m.gguf")], ["a/x/m.gguf", "b/x/m.gguf"]),
     ([lying("m.gguf"), lying("x/m.gguf")], ["m.gguf", "x/m"]),
+    # One file under two names, each of them in two of Ollama's folders.
+    ([lying("x/z", wanted_id="one"), lying("x/z", wanted_id="two")], ["one", "two"]),
+    (
+        [lying(file, wanted_id=name) for file in ("a/z", "b/z") for name in ("one", "two")],
+        ["one@/models/a/z", "two@/models/a/z", "one@/models/b/z", "two@/models/b/z"],
+    ),
     # The one's file is called as the other asks to be called.
     ([lying("x/tag.gguf"), lying("y/z.gguf", wanted_id="tag")], ["x/tag", "z"]),
 ]
@@ -71,6 +77,10 @@ def test_hashes_are_compared_part_by_part() -> None:
     assert hash_problem(("aa",), "") == ""
     assert "it is damaged: its sha256 is xx and should be aa" in hash_problem(("aa",), "xx")
     assert "part 2 of it is damaged" in hash_problem(("aa", "bb"), "aa,xx")
+    assert hash_problem((), "aa", "aa") == ""
+    assert hash_problem(("aa",), "aa", "xx") == ""
+    assert "its sha256 is xx and was aa once" in hash_problem((), "xx", "aa")
+    assert "part 2 of it is damaged" in hash_problem(("aa", ""), "aa,xx", "yy,bb")
 
 
 @pytest.mark.parametrize(

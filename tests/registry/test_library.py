@@ -1,5 +1,6 @@
 """What is on this machine: listed, found, used, imported, verified, removed. The folders and files are real."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -333,11 +334,72 @@ def test_one_file_under_two_of_ollamas_names(shelf: Shelf, tmp_path: Path) -> No
     store, tiny = tmp_path / "ollama", write_tiny(tmp_path / "tiny.gguf")
     ollama.store(store, "tiny:1b", tiny)
     blob = ollama.store(store, "helper", tiny, system="You are a helper.")
+    ollama.store(store, "again", tiny)
     library = shelf.library()
     found = library.add(store)
-    assert [model.path for model in found.models] == [str(blob)]
-    assert library.find("tiny:1b").path == library.find("helper").path == str(blob)
-    assert library.find("helper").profile == "helper"
+    assert [(model.id, model.path) for model in found.models] == [("helper", str(blob)), ("tiny:1b", str(blob))]
+    assert found.profiles == ("helper",)
+    for name in ("tiny:1b", "again", str(blob)):
+        model = library.find(name)
+        assert (model.id, model.aliases, model.profile) == ("tiny:1b", ("again",), "")
+    assert (library.find("helper").id, library.find("helper").profile) == ("helper", "helper")
+    assert library.add(store) == found
+    assert library.installed() == list(found.models)
+
+
+def test_settings_stay_those_of_their_name_when_it_is_removed(shelf: Shelf, tmp_path: Path) -> None:
+    """The SYSTEM text of a name that was gone went into every chat with the model itself."""
+    store, tiny = tmp_path / "ollama", write_tiny(tmp_path / "tiny.gguf")
+    ollama.store(store, "tiny:1b", tiny)
+    blob = ollama.store(store, "helper", tiny, system="You are a helper.")
+    library = shelf.library()
+    library.add(store)
+    hashed = library.verify("helper", silent, threading.Event()).sha256
+    assert library.remove("helper").profile == "helper"
+    assert [(model.id, model.profile, model.sha256) for model in library.installed()] == [("tiny:1b", "", hashed)]
+    library.add(store)
+    assert library.remove("tiny:1b").path == str(blob)
+    assert [(model.id, model.profile) for model in library.installed()] == [("helper", "helper")]
+    assert library.find(str(blob)).id == "helper"
+    library.add(store)
+    library.remove(str(blob))
+    assert library.installed() == []
+
+
+def test_a_profile_of_ones_own_serves_the_first_name_of_a_file(shelf: Shelf, tmp_path: Path) -> None:
+    store, tiny = tmp_path / "ollama", write_tiny(tmp_path / "tiny.gguf")
+    ollama.store(store, "tiny:1b", tiny)
+    blob = ollama.store(store, "a-helper", tiny, system="You are a helper.")
+    library = shelf.library()
+    library.add(store)
+    shelf.profile("a-aa", file=str(blob))
+    assert {model.id: model.profile for model in library.installed()} == {"tiny:1b": "a-aa", "a-helper": "a-helper"}
+    assert library.find("a-aa").id == "tiny:1b"
+
+
+def test_names_that_are_one_as_a_profiles_get_two(shelf: Shelf, tmp_path: Path) -> None:
+    store, tiny = tmp_path / "ollama", write_tiny(tmp_path / "tiny.gguf")
+    ollama.store(store, "a:b", tiny, system="One.")
+    ollama.store(store, "a-b", tiny, system="Two.")
+    library = shelf.library()
+    for _ in range(2):
+        assert len(library.add(store).profiles) == 2
+        for name, said in (("a:b", "One."), ("a-b", "Two.")):
+            assert said in (shelf.profiles / f"{library.find(name).profile}.toml").read_text()
+
+
+def test_ollamas_names_that_are_gone_can_be_forgotten_one_by_one(shelf: Shelf, tmp_path: Path) -> None:
+    store, tiny = tmp_path / "ollama", write_tiny(tmp_path / "tiny.gguf")
+    ollama.store(store, "tiny:1b", tiny)
+    blob = ollama.store(store, "helper", tiny, system="You are a helper.")
+    library = shelf.library()
+    library.add(store)
+    content = blob.read_bytes()
+    blob.unlink()
+    assert library.listing().missing == (str(blob),)
+    assert library.remove("helper").path == str(blob)
+    blob.write_bytes(content)
+    assert ids(library.installed()) == ["tiny:1b"]
 
 
 def test_a_broken_list_of_imports_is_set_aside(shelf: Shelf, tmp_path: Path) -> None:
@@ -397,6 +459,45 @@ def test_a_file_that_nobody_vouches_for_gets_a_hash(shelf: Shelf) -> None:
     assert model.problem == ""
     assert [model.sha256] == libraries.hash_files([path], 0, silent, threading.Event())
     assert library.find("m").sha256 == model.sha256
+
+
+def rot(path: Path) -> None:
+    """Change a byte of the weights, as a disk does it: nobody wrote, so that size and time stay."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_file_that_rots_is_told_each_time(shelf: Shelf) -> None:
+    path = write_tiny(shelf.models / "m.gguf")
+    library = shelf.library()
+    was = library.verify("m", silent, threading.Event()).sha256
+    rot(path)
+    for _ in range(2):
+        assert f"and was {was} once" in library.verify("m", silent, threading.Event()).problem
+        assert f"and was {was} once" in library.find("m").problem
+    rot(path)
+    assert library.verify("m", silent, threading.Event()).problem == ""
+    os.utime(path)
+    assert library.verify("m", silent, threading.Event()).problem == ""
+
+
+def test_a_verdict_needs_no_index(shelf: Shelf) -> None:
+    """It was read back from the index: where that couldn't be written, a damaged file was right."""
+    fetched(shelf, "o/r", "m-Q4_0.gguf")
+    shelf.state.write_text("in the way")
+    library = shelf.library()
+    assert f"should be {HASH}" in library.verify("o/r:Q4_0", silent, threading.Event()).problem
+    assert library.find("o/r:Q4_0").problem == ""
+
+
+def test_of_a_file_that_changes_while_it_is_hashed_nothing_is_known(shelf: Shelf) -> None:
+    path = write_tiny(shelf.models / "m.gguf")
+    library = shelf.library()
+    with pytest.raises(Conflict, match="changed while it was read"):
+        library.verify("m", lambda _: os.utime(path, (1, 1)), threading.Event())
+    assert library.find("m").sha256 == ""
 
 
 def test_a_check_can_be_stopped(shelf: Shelf) -> None:
