@@ -16,10 +16,10 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 import msgspec
 from huggingface_hub import HfApi, ModelInfo, RepoFile, get_hf_file_metadata, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from forgelm import __version__
-from forgelm.errors import ConfigError
+from forgelm.errors import ConfigError, Forbidden, NotFound
 from forgelm.ipc.registry import Search, Sort
 from forgelm.registry.credentials import find_token
 from forgelm.registry.hub_errors import Asked, explain, offline
@@ -76,7 +76,7 @@ class Hub:
         return find_token()
 
     def search(self, search: Search) -> list[Repo]:
-        """Repositories with GGUF files, each with its files; those of a gated one may be hidden."""
+        """Repositories with GGUF files, each with its files; of one that may not be read there are none."""
         asked = self._asked()
 
         def page() -> list[ModelInfo]:
@@ -150,13 +150,11 @@ class Hub:
         return self._api.model_info(id, revision=revision, timeout=self.limits.stall, token=self.token or False)
 
     def _visible_files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
-        def list_them() -> tuple[RemoteFile, ...]:
-            try:
-                return self._files(info)
-            except GatedRepoError:
-                return ()
-
-        return self._ask(self._asked(info.id, info.sha or ""), list_them)
+        try:
+            return self._ask(self._asked(info.id, info.sha or ""), lambda: self._files(info))
+        except (Forbidden, NotFound):
+            # Gated; or since it was found it was deleted, disabled, or made private.
+            return ()
 
     def _files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
         entries = self._api.list_repo_tree(info.id, recursive=True, revision=info.sha, token=self.token or False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_hub(*, endpoint: str | None = None, offline: bool = False) -> "Hub":
-    """The hub; what isn't given is what the environment says, which may say `offline` too. Raises `ConfigError` for a wrong address."""
+    """The hub; what isn't given is what the environment says. Raises `ConfigError` for a wrong address."""
     _check(os.environ.get("HF_ENDPOINT", ""))
     from forgelm.registry.hub import Hub
 

@@ -128,6 +128,22 @@ def test_a_gated_repository_does_not_spoil_a_search(local: LocalHub, hub: Hub) -
     assert open_one.files
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_repository_that_went_away_does_not_spoil_a_search(local: LocalHub, hub: Hub, status: int) -> None:
+    """Deleted, made private or disabled after the search found it."""
+    local.add("own/gone", {"g.gguf": b"g"}, downloads=7)
+    local.faults.fail(status, origin="hub", path="/own/gone/tree/")
+    gone, open_one = hub.search(Search())
+    assert (gone.id, gone.files) == ("own/gone", ())
+    assert open_one.files
+
+
+def test_a_hub_that_fails_in_a_search_is_told(local: LocalHub, hub: Hub) -> None:
+    local.faults.fail(503, times=100, origin="hub", path="/tree/")
+    with pytest.raises(UpstreamFailed):
+        hub.search(Search())
+
+
 # --- reading parts of a file ---
 
 
