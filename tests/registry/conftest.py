@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from tests.registry.fetching import Fetching, place
 from tests.registry.hub import LocalHub
 from tests.registry.shelf import Shelf
 
@@ -30,3 +31,27 @@ def local(tmp_path: Path) -> Iterator[LocalHub]:
     folder.mkdir()
     with LocalHub(folder) as hub:
         yield hub
+
+
+@pytest.fixture
+def small(local: LocalHub, tmp_path: Path) -> Fetching:
+    """A file that comes over one connection."""
+    from tests.registry.contents import SMALL
+
+    return place(local, tmp_path / "models", SMALL)
+
+
+@pytest.fixture(scope="package")
+def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Here, as most tests have no use for so much of the memory.
+    from tests.registry.contents import LARGE
+
+    path = tmp_path_factory.mktemp("content") / "large"
+    path.write_bytes(LARGE)
+    return path
+
+
+@pytest.fixture
+def large(local: LocalHub, tmp_path: Path, large_file: Path) -> Fetching:
+    """One that is worth several connections."""
+    return place(local, tmp_path / "models", large_file)

@@ -11,6 +11,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from forgelm.errors import ForgeError
 from forgelm.registry.hub import Hub
 from forgelm.registry.partial import Partial
 from forgelm.registry.progress import Progress
@@ -86,6 +89,14 @@ class Fetching:
     def visible(self) -> list[Path]:
         """What others would take for a model."""
         return [path for path in self.models.rglob("*.gguf") if not path.name.startswith(".")]
+
+    def failure(self) -> ForgeError:
+        """The error in which it ends, with no model there."""
+        with pytest.raises(ForgeError) as caught:
+            self.run()
+        assert self.visible() == []
+        assert "\n" not in str(caught.value)
+        return caught.value
 
     @contextmanager
     def child(self) -> Iterator[ForkServerProcess]:

@@ -1,7 +1,6 @@
 """One file, fetched: in one piece and several, once and again, alone and beside others."""
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,29 +14,9 @@ from forgelm.registry.ledger import BLOCK
 from forgelm.registry.partial import Origin, read_origin, write_origin
 from forgelm.registry.progress import Cancelled, Progress
 from forgelm.registry.transfer import fetch
+from tests.registry.contents import LARGE, SMALL
 from tests.registry.fetching import FILE, QUICK, REPO, Fetching, place
 from tests.registry.hub import LocalHub
-
-SMALL = random.Random(1).randbytes(3_000_000)
-LARGE = random.Random(2).randbytes(80_000_000)
-
-
-@pytest.fixture
-def small(local: LocalHub, tmp_path: Path) -> Fetching:
-    return place(local, tmp_path / "models", SMALL)
-
-
-@pytest.fixture(scope="module")
-def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("content") / "large"
-    path.write_bytes(LARGE)
-    return path
-
-
-@pytest.fixture
-def large(local: LocalHub, tmp_path: Path, large_file: Path) -> Fetching:
-    """One that is worth several connections."""
-    return place(local, tmp_path / "models", large_file)
 
 
 def until(condition: Callable[[], bool]) -> None:

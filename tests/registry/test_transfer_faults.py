@@ -1,6 +1,5 @@
 """A hub that fails while a file is fetched: in every way there is, and in some at once."""
 
-import random
 import threading
 from pathlib import Path
 
@@ -12,38 +11,9 @@ from forgelm.registry.ledger import BLOCK
 from forgelm.registry.progress import Cancelled
 from forgelm.registry.retries import Limits
 from forgelm.registry.transfer import fetch
+from tests.registry.contents import LARGE, SMALL
 from tests.registry.fetching import FILE, QUICK, REPO, Fetching, place
 from tests.registry.hub import LocalHub
-
-SMALL = random.Random(3).randbytes(2_000_000)
-LARGE = random.Random(4).randbytes(70_000_000)
-
-
-@pytest.fixture
-def small(local: LocalHub, tmp_path: Path) -> Fetching:
-    return place(local, tmp_path / "models", SMALL)
-
-
-@pytest.fixture(scope="module")
-def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("content") / "large"
-    path.write_bytes(LARGE)
-    return path
-
-
-@pytest.fixture
-def large(local: LocalHub, tmp_path: Path, large_file: Path) -> Fetching:
-    return place(local, tmp_path / "models", large_file)
-
-
-def failure(fetching: Fetching) -> ForgeError:
-    """The error in which it ends, with no model there."""
-    with pytest.raises(ForgeError) as caught:
-        fetching.run()
-    assert fetching.visible() == []
-    assert "\n" not in str(caught.value)
-    return caught.value
-
 
 # --- connections ---
 
@@ -57,7 +27,7 @@ def test_connections_that_break_off(large: Fetching) -> None:
 
 def test_connections_that_break_off_at_once(small: Fetching) -> None:
     small.local.faults.cut_after = 0
-    assert "the connection broke off" in str(failure(small))
+    assert "the connection broke off" in str(small.failure())
     assert len(small.local.log.requests("cdn")) == QUICK.attempts
 
 
@@ -71,7 +41,7 @@ def test_a_connection_that_goes_silent(large: Fetching) -> None:
 def test_a_server_that_goes_silent_for_good(small: Fetching) -> None:
     small.limits = Limits(stall=0.1, attempts=3, first_wait=0.01)
     small.local.faults.hang_after = 1000
-    assert "no answer in time" in str(failure(small))
+    assert "no answer in time" in str(small.failure())
     state = small.partial.load()
     assert state is not None
     assert state.bytes == 3 * 1000
@@ -87,7 +57,7 @@ def test_a_server_that_fails_for_a_while(large: Fetching) -> None:
 
 def test_a_server_that_fails(small: Fetching) -> None:
     small.local.faults.fail(503, times=100)
-    assert f"{small.local.endpoint}: the server fails (HTTP 503)" in str(failure(small))
+    assert f"{small.local.endpoint}: the server fails (HTTP 503)" in str(small.failure())
 
 
 @pytest.mark.parametrize("origin", ["hub", "cdn"])
@@ -130,7 +100,7 @@ def test_addresses_that_expire(large: Fetching) -> None:
 
 def test_addresses_that_are_never_good(small: Fetching) -> None:
     small.local.faults.expires_in = -10
-    assert "the file's address isn't good any more (HTTP 403)" in str(failure(small))
+    assert "the file's address isn't good any more (HTTP 403)" in str(small.failure())
 
 
 @pytest.mark.parametrize(("change", "kind"), [("gated", Forbidden), ("gone", NotFound)])
@@ -146,7 +116,7 @@ def test_access_that_is_taken_away_meanwhile(large: Fetching, change: str, kind:
         large.local.faults.expire()
 
     threading.Timer(0.3, take).start()
-    assert isinstance(failure(large), kind)
+    assert isinstance(large.failure(), kind)
     assert large.partial.load() is not None, "what is here stays"
 
 
@@ -238,7 +208,7 @@ def test_a_wrong_content_is_fetched_once_more(large: Fetching) -> None:
 
 def test_a_wrong_content_twice_is_an_error(small: Fetching) -> None:
     small.local.faults.corrupt = 100
-    error = failure(small)
+    error = small.failure()
     assert isinstance(error, UpstreamFailed)
     assert "came with another sha256" in str(error)
     assert not small.partial.data.exists(), "nothing of it is kept"
@@ -289,13 +259,13 @@ def test_a_server_that_loses_its_ranges(large: Fetching) -> None:
 def test_a_server_without_ranges_that_always_breaks_off(small: Fetching) -> None:
     small.local.faults.ranges = False
     small.local.faults.cut_after = 1_500_000
-    assert "the connection broke off" in str(failure(small))
+    assert "the connection broke off" in str(small.failure())
 
 
 def test_a_server_that_sends_another_range(small: Fetching) -> None:
     small.local.faults.range_shift = 100
     small.local.faults.cut_after = 500_000
-    assert "sends another range" in str(failure(small))
+    assert "sends another range" in str(small.failure())
 
 
 # --- lies ---
@@ -306,15 +276,15 @@ def test_a_server_that_sends_another_range(small: Fetching) -> None:
 )
 def test_a_server_that_contradicts_the_hub(small: Fetching, knob: str, value: object) -> None:
     setattr(small.local.faults, knob, value)
-    error = failure(small)
+    error = small.failure()
     assert isinstance(error, UpstreamFailed)
-    assert "should have 2000000 bytes" in str(error) or "has another model.gguf than it lists" in str(error)
+    assert "should have 3000000 bytes" in str(error) or "has another model.gguf than it lists" in str(error)
     assert small.sent == 0 or knob == "range_total"
 
 
 def test_a_file_that_is_shorter_than_it_should_be(small: Fetching) -> None:
     small.local.swaps[small.content.sha256] = small.local.catalog.keep("short.gguf", SMALL[:1000])
-    assert "should have 2000000 bytes" in str(failure(small))
+    assert "should have 3000000 bytes" in str(small.failure())
 
 
 def test_a_hub_that_tells_nothing_of_the_content(small: Fetching) -> None:
