@@ -11,7 +11,7 @@ from forgelm.ipc.registry import Installed, Origin
 from forgelm.registry.disk import Lying
 from forgelm.registry.index import Facts
 from forgelm.registry.judge import Judgement
-from forgelm.registry.profiles import place_of
+from forgelm.registry.profiles import path_of
 from forgelm.registry.references import is_repository
 
 
@@ -38,7 +38,7 @@ def _serving(models: Path, files: Sequence[Lying], profiles: Mapping[str, Profil
     """The profiles of each model. Of several that are one file each has its own, and the first one all others."""
     by_path: dict[str, dict[str, Profile]] = {}
     for name, profile in profiles.items():
-        by_path.setdefault(str(place_of(models, profile.model)), {})[name] = profile
+        by_path.setdefault(str(path_of(models, profile.model)), {})[name] = profile
     found, seen = list[Serving](), set[str]()
     for each in files:
         here = by_path.get(each.path, {})

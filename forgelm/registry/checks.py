@@ -9,8 +9,7 @@ import msgspec
 from forgelm.ipc.registry import Installed, Verification
 from forgelm.registry.job import Notify, failure_of
 from forgelm.registry.library import Library
-from forgelm.registry.meter import Meter
-from forgelm.registry.progress import Cancelled, Progress
+from forgelm.registry.progress import Cancelled, Meter, Progress
 
 
 class Check:
@@ -38,9 +37,8 @@ class Check:
         now = self._now
         if now.state != "verifying":
             return now
-        rate = self._meter.rate
-        eta = round((now.total - now.bytes) / rate, 1) if rate > 0 else None
-        return msgspec.structs.replace(now, rate=round(rate, 1), eta=eta)
+        rate, eta = self._meter.pace(now.total - now.bytes)
+        return msgspec.structs.replace(now, rate=rate, eta=eta)
 
     @contextmanager
     def watched(self, notify: Notify) -> Iterator[None]:

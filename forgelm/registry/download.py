@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 
 from forgelm.errors import ForgeError, InternalError
 from forgelm.registry import space
+from forgelm.registry.connections import Body
 from forgelm.registry.datafile import DataFile, Stopped
 from forgelm.registry.ledger import BLOCK, RECORD, Ledger
 from forgelm.registry.link import Changed, Link, NoRanges
@@ -18,7 +19,6 @@ from forgelm.registry.partial import Partial, State
 from forgelm.registry.ranges import Queue, Ranges, Span
 from forgelm.registry.readers import Hasher, Syncer
 from forgelm.registry.retries import Limits, Patience, Retryable
-from forgelm.registry.wire import Body
 
 LARGEST_READ = 1 << 20
 PROGRESS = 64 << 10

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from forgelm.registry.places import sha256_of
-from forgelm.registry.remote import RemoteFile, Repo
+from forgelm.registry.remote import RemoteFile, Repo, may_be
 
 
 def roots() -> tuple[Path, ...]:
@@ -29,7 +29,7 @@ def cached(repo: str, commit: str, file: RemoteFile) -> Path | None:
         snapshots = _folder(root, repo) / "snapshots"
         try:
             same = snapshots / commit / file.path
-            if same.is_file() and same.stat().st_size == file.size and _may_be(sha256_of(same), file.sha256):
+            if same.is_file() and same.stat().st_size == file.size and may_be(sha256_of(same), file.sha256):
                 return same
             for other in sorted(snapshots.iterdir()) if file.sha256 else ():
                 path = other / file.path
@@ -55,10 +55,6 @@ def cached_repo(repo: str, revision: str) -> Repo | None:
         )
         return Repo(id=repo, commit=commit, files=files)
     return None
-
-
-def _may_be(one: str, other: str) -> bool:
-    return not one or not other or one == other
 
 
 def _commit(folder: Path, revision: str) -> str:

@@ -21,13 +21,13 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from forgelm import __version__
 from forgelm.errors import ConfigError, Forbidden, NotFound
 from forgelm.ipc.registry import Search, Sort
+from forgelm.registry.connections import Connections
 from forgelm.registry.credentials import find_token
 from forgelm.registry.hub_errors import Asked, explain, offline
 from forgelm.registry.link import Link, NoRanges
 from forgelm.registry.offline import is_offline
 from forgelm.registry.remote import Location, RemoteFile, Repo
 from forgelm.registry.retries import Limits, Patience, Retryable
-from forgelm.registry.wire import Wire
 
 __all__ = ["Hub", "RemoteFile", "Repo"]
 
@@ -112,9 +112,9 @@ class Hub:
         link = self._link_for(repo, remote)
         return self._ask(self._asked(repo.id, repo.commit, file), lambda: _read(link, start, stop))
 
-    def link(self, repo: Repo, file: RemoteFile, wire: Wire, etag: str = "") -> Link:
-        """A file's address, for reading it over `wire`; `etag` is that of an earlier session."""
-        return Link(file, wire, lambda: self.locate(repo, file.path), self.headers_for, etag)
+    def link(self, repo: Repo, file: RemoteFile, connections: Connections, etag: str = "") -> Link:
+        """A file's address, for reading it over `connections`; `etag` is that of an earlier session."""
+        return Link(file, connections, lambda: self.locate(repo, file.path), self.headers_for, etag)
 
     def locate(self, repo: Repo, file: str) -> Location:
         """Ask once where a file's bytes are. Raises `Retryable` beside the errors."""
@@ -143,7 +143,7 @@ class Hub:
         key = (repo.id, repo.commit, file.path)
         with self._lock:
             if self._read_last is None or self._read_last[0] != key:
-                self._read_last = (key, self.link(repo, file, Wire(self.limits)))
+                self._read_last = (key, self.link(repo, file, Connections(self.limits)))
             return self._read_last[1]
 
     def _information(self, id: str, revision: str) -> ModelInfo:

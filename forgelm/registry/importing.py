@@ -14,7 +14,7 @@ from forgelm.registry.judge import Judgement, judge
 from forgelm.registry.modelfile import settings_of
 from forgelm.registry.names import Candidate, candidates, quant_of, split_of
 from forgelm.registry.ollama import OllamaModel, is_ollamas, read_models
-from forgelm.registry.places import place_of, sha256_of, snapshots
+from forgelm.registry.places import read_place, sha256_of, snapshots
 
 MOST_ENTRIES = 500_000
 """Files and folders looked at before the folder is taken for the wrong one."""
@@ -168,7 +168,7 @@ class _Search:
 
     def _candidate(self, folder: Path, candidate: Candidate) -> None:
         parts = tuple(folder / name for name in candidate.parts)
-        place = place_of(parts[0], self._root)
+        place = read_place(parts[0], self._root)
         if not self._is_new(parts[0]) or (place.revision and (place.repo, place.file) in self._cached):
             return
         self._cached.add((place.repo, place.file))

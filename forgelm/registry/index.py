@@ -16,7 +16,7 @@ import msgspec
 
 from forgelm import __version__, log
 from forgelm.registry.judge import Judgement
-from forgelm.registry.statefile import locked
+from forgelm.registry.locks import locked
 
 SCHEMA = 2
 BUSY_SECONDS = 10.0

@@ -10,9 +10,8 @@ import msgspec
 from forgelm import log
 from forgelm.errors import ForgeError, InternalError, RequestError
 from forgelm.ipc.registry import Download, Failure, State
-from forgelm.registry.meter import Meter
 from forgelm.registry.planning import Planned
-from forgelm.registry.progress import Progress
+from forgelm.registry.progress import Meter, Progress
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 Notify = Callable[[], None]
@@ -61,9 +60,8 @@ class Job:
             now = self._download
             if now.state != "downloading":
                 return now
-            rate = self._meter.rate
-            left = now.total - now.bytes
-            return msgspec.structs.replace(now, rate=round(rate, 1), eta=round(left / rate, 1) if rate > 0 else None)
+            rate, eta = self._meter.pace(now.total - now.bytes)
+            return msgspec.structs.replace(now, rate=rate, eta=eta)
 
     def advance(self, progress: Progress) -> None:
         """What whoever fetches it tells."""

@@ -11,10 +11,10 @@ from urllib.parse import urljoin
 
 from forgelm import log
 from forgelm.errors import UpstreamFailed
+from forgelm.registry.connections import Body, Connections
 from forgelm.registry.remote import Location, RemoteFile
 from forgelm.registry.retries import Retryable, is_retryable, retry_after
 from forgelm.registry.session import said_by
-from forgelm.registry.wire import Body, Wire
 
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 5
@@ -36,14 +36,14 @@ class Link:
     def __init__(
         self,
         file: RemoteFile,
-        wire: Wire,
+        connections: Connections,
         locate: Callable[[], Location],
         authorize: Callable[[str], dict[str, str]],
         etag: str = "",
     ) -> None:
         """`locate` asks the hub, `authorize` gives the headers for an address; `etag` is that of an earlier session."""
         self._file = file
-        self._wire = wire
+        self._connections = connections
         self._locate = locate
         self._authorize = authorize
         self._location: Location | None = None
@@ -87,7 +87,7 @@ class Link:
         """An answer with 200 or 206."""
         url = self._address()
         for _ in range(MOST_REDIRECTS):
-            body = self._wire.get(url, {**headers, **self._authorize(url)})
+            body = self._connections.get(url, {**headers, **self._authorize(url)})
             if body.status not in REDIRECTS:
                 break
             body.close()

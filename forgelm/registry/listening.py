@@ -1,6 +1,5 @@
 """A Unix socket that one process at a time listens on, for this user alone."""
 
-import fcntl
 import os
 import socket
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import TracebackType
 from typing import IO
 
 from forgelm.errors import MachineError
+from forgelm.registry.locks import take
 
 LONGEST = 107
 """Bytes of a socket's path that Linux takes."""
@@ -32,13 +32,12 @@ class Listener:
             raise MachineError(f"{self._path} is too long for a socket: at most {LONGEST} bytes")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = self._path.with_name(f".{self._path.name}.lock").open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = take(self._path.with_name(f".{self._path.name}.lock"))
+            if self._lock is None:
+                self._close()
+                raise MachineError(f"another registry listens on {self._path}")
             self._path.unlink(missing_ok=True)
             self._bind()
-        except BlockingIOError:
-            self._close()
-            raise MachineError(f"another registry listens on {self._path}") from None
         except OSError as error:
             self._close()
             raise MachineError(f"can't listen on {self._path}: {error.strerror}") from None

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """Its path in the repository."""
 
 
-def place_of(path: Path, root: Path) -> Place:
+def read_place(path: Path, root: Path) -> Place:
     """What the folders of `path` tell, which was found below `root`."""
     return _in_cache(path) or _in_lm_studio(path, root) or Place()
 

@@ -28,9 +28,9 @@ from forgelm.registry.names import (
     quant_of,
     safe_path,
 )
-from forgelm.registry.presence import Presence, cached, may_be
-from forgelm.registry.profiles import place_of, read_profiles
-from forgelm.registry.remote import RemoteFile, Repo
+from forgelm.registry.presence import Presence, cached
+from forgelm.registry.profiles import path_of, read_profiles
+from forgelm.registry.remote import RemoteFile, Repo, may_be
 
 if TYPE_CHECKING:
     from forgelm.registry.hub import Hub
@@ -127,7 +127,7 @@ class Planner:
             wanted = Reference(source.repo, source.file, revision=source.revision or "main")
             return msgspec.structs.replace(self._of_reference(wanted, fitness, source), profile=name)
         if here is None and not source.package:
-            place = place_of(self._models, source)
+            place = path_of(self._models, source)
             raise NotFound(f"profile {name} names no source for {source.file}: put it at {place}", param="profile")
         size, quant = here.bytes if here else source.bytes, quant_of(source.file)
         return Planned(

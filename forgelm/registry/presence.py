@@ -10,7 +10,7 @@ from forgelm.registry import hfcache
 from forgelm.registry.disk import stamp_of
 from forgelm.registry.names import Candidate, Reference, safe_path
 from forgelm.registry.partial import Partial, read_origin
-from forgelm.registry.profiles import place_of
+from forgelm.registry.profiles import path_of
 from forgelm.registry.remote import RemoteFile, Repo
 
 
@@ -23,7 +23,7 @@ class Presence:
 
     def of_profile(self, source: ModelSource) -> Installed | None:
         """The model that a profile's file is; None when it isn't there, or is of another size."""
-        path = str(place_of(self._models, source))
+        path = str(path_of(self._models, source))
         found = next((each for each in self._installed if each.path == path), None)
         return found if found and source.bytes in (0, found.bytes) else None
 
@@ -77,8 +77,3 @@ def cached(repo: Repo) -> tuple[str, ...]:
     """Where a Hugging Face cache has all files of `repo`; nothing when it lacks one."""
     found = [hfcache.cached(repo.id, repo.commit, file) for file in repo.files]
     return tuple(str(path) for path in found if path) if all(found) else ()
-
-
-def may_be(one: str, other: str) -> bool:
-    """Whether two hashes don't differ; "" is one that nobody told."""
-    return not one or not other or one == other

@@ -27,7 +27,7 @@ def read_profiles() -> dict[str, Profile]:
     return found
 
 
-def place_of(models: Path, source: ModelSource) -> Path:
+def path_of(models: Path, source: ModelSource) -> Path:
     """Where the file of a profile is, or would be; one that was imported has its own place."""
     return models / source.repo / source.file
 

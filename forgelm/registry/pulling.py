@@ -15,7 +15,7 @@ from forgelm.registry.imports import Imports, Record
 from forgelm.registry.names import safe_path
 from forgelm.registry.partial import Partial
 from forgelm.registry.planning import Planned
-from forgelm.registry.profiles import place_of, read_profiles
+from forgelm.registry.profiles import path_of, read_profiles
 from forgelm.registry.progress import Cancelled, Progress, Watch
 from forgelm.registry.removal import discard
 from forgelm.starter import is_present, pull_starter
@@ -39,7 +39,7 @@ class Puller:
         if planned.here or planned.cached:
             return Path(planned.here or planned.cached[0])
         if planned.package:
-            return place_of(self._models, read_profiles()[planned.profile].model)
+            return path_of(self._models, read_profiles()[planned.profile].model)
         return self._models / safe_path(planned.repo.id, planned.candidate.file)
 
     def pull(self, planned: Planned, progress: Watch, cancel: threading.Event) -> Path:

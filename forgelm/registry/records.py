@@ -4,7 +4,6 @@ A process that dies lets go of its locks, and the next one goes on with what isn
 process has are its own business.
 """
 
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -13,6 +12,7 @@ import msgspec
 
 from forgelm import log
 from forgelm.ipc.registry import Download
+from forgelm.registry.locks import take
 from forgelm.registry.planning import Planned
 from forgelm.registry.statefile import write
 
@@ -34,11 +34,8 @@ class Records:
     def claim(self, name: str) -> bool:
         """Take a download; False when another process has it. Raises `OSError`."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        handle = self._lock(name).open("wb")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.close()
+        handle = take(self._lock(name))
+        if handle is None:
             return False
         self._held[name] = handle
         return True

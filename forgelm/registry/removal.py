@@ -1,12 +1,12 @@
 """Deleting a model that lies in the models' folder, with all that was written beside it, and never anything else."""
 
-import fcntl
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from forgelm.errors import Conflict, Forbidden
+from forgelm.registry.locks import take
 from forgelm.registry.partial import Partial
 
 
@@ -46,12 +46,9 @@ def _is_inside(models: Path, path: Path) -> bool:
 
 def _hold(partial: Partial) -> IO[bytes]:
     """The lock of whoever fetches a file."""
-    handle = partial.lock.open("wb")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        raise Conflict(f"{partial.target.name} is being fetched: cancel that first", param="model") from None
+    handle = take(partial.lock)
+    if handle is None:
+        raise Conflict(f"{partial.target.name} is being fetched: cancel that first", param="model")
     return handle
 
 

@@ -3,17 +3,16 @@
 It knows nothing of what is in it. One that can't be read is set aside, never overwritten.
 """
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from forgelm import log
+from forgelm.registry.locks import locked
 
 Kept = TypeVar("Kept")
 
@@ -55,14 +54,6 @@ class StateFile(Generic[Kept]):
             return
         except (msgspec.DecodeError, UnicodeDecodeError):
             self._path.replace(self._path.with_name(f"{self._path.name}.broken-{time.time_ns()}"))
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`, which the system lets go of when the process dies. Raises `OSError`."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def write(path: Path, content: bytes) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from forgelm import log
 from forgelm.errors import MachineError, UpstreamFailed
 from forgelm.registry import locks, space
+from forgelm.registry.connections import Connections
 from forgelm.registry.download import Download, StartOver
 from forgelm.registry.hashing import hash_files
 from forgelm.registry.hub import Hub
@@ -23,7 +24,6 @@ from forgelm.registry.partial import Origin, Partial, State, boot_id, read_origi
 from forgelm.registry.progress import Cancelled, Progress, Watch
 from forgelm.registry.remote import RemoteFile, Repo
 from forgelm.registry.retries import Patience
-from forgelm.registry.wire import Wire
 
 MOST_CONNECTIONS = 16
 LARGE = 64 << 20
@@ -121,13 +121,13 @@ class _Fetching:
             state, wrong = self._fresh(), True
 
     def _download(self, state: State, *, whole: bool) -> str:
-        wire = Wire(self._hub.limits, self._connections)
-        link = self._hub.link(self._repo, self._file, wire, state.etag)
+        connections = Connections(self._hub.limits, self._connections)
+        link = self._hub.link(self._repo, self._file, connections, state.etag)
         try:
             download = Download(link, self._partial, state, self._hub.limits, self._hub.endpoint)
             return download.run(self._watch, connections=self._connections, whole=whole)
         finally:
-            wire.close()
+            connections.close()
 
     def _begun(self) -> State:
         """What is here of this very file; what is here of another is thrown away."""

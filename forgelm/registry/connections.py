@@ -70,8 +70,8 @@ class Body:
             socket.socket.shutdown(self._response.connection.sock, socket.SHUT_RDWR)  # type: ignore[union-attr]
 
 
-class Wire:
-    """Connections that are kept, at most so many to one host. Usable from several threads."""
+class Connections:
+    """They are kept, at most so many to one host. Usable from several threads."""
 
     def __init__(self, limits: Limits, connections: int = 1) -> None:
         self._connections = connections

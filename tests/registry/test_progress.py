@@ -1,6 +1,6 @@
 """Bytes per second over the last seconds, on a clock that is moved by hand."""
 
-from forgelm.registry.meter import Meter
+from forgelm.registry.progress import Meter
 
 
 class Clock:
@@ -68,3 +68,12 @@ def test_beginning_again_is_no_negative_rate() -> None:
     clock.now += 1
     meter.update(300)
     assert meter.rate == 300.0
+
+
+def test_what_is_left_at_this_pace() -> None:
+    meter, clock = metered()
+    assert meter.pace(100) == (0.0, None)
+    meter.update(0)
+    clock.now += 1.0
+    meter.update(300)
+    assert meter.pace(100) == (300.0, 0.3)
