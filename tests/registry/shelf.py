@@ -11,10 +11,13 @@ from forgelm.fit.budget import Budget, Pool
 from forgelm.ipc.registry import DownloadRequest, Installed
 from forgelm.registry.hub import Hub
 from forgelm.registry.library import Library
+from forgelm.registry.partial import Origin, write_origin
 from forgelm.registry.progress import Progress
 from forgelm.registry.retries import Limits
+from tests.registry.files import write_tiny
 from tests.registry.hub import LocalHub
 
+HASH = "ab" * 32
 BUDGET = Budget(Pool("RAM", 16 << 30, 8 << 30))
 QUICK = Limits(connect=5.0, stall=5.0, attempts=4, first_wait=0.01, longest_wait=0.05)
 OFFLINE = ("FORGELM_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -70,6 +73,25 @@ class Shelf:
             source.read_bytes()
         )
         return target
+
+
+def fetched(shelf: Shelf, repo: str, *names: str, sha256: str = HASH) -> list[Path]:
+    """Tiny models that look as if they had been fetched."""
+    paths = []
+    for name in names:
+        path = shelf.models / repo / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        note(write_tiny(path), repo, name, sha256)
+        paths.append(path)
+    return paths
+
+
+def note(path: Path, repo: str, name: str, sha256: str = HASH) -> None:
+    write_origin(path, Origin(repo, name, "c0ffee", path.stat().st_size, sha256, "mit"))
+
+
+def ids(found: list[Installed]) -> list[str]:
+    return [model.id for model in found]
 
 
 def pull(library: Library, **request: Any) -> Installed:
