@@ -19,7 +19,7 @@ from huggingface_hub import HfApi, ModelInfo, RepoFile, get_hf_file_metadata, hf
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from forgelm import __version__
-from forgelm.errors import ConfigError, Forbidden, NotFound
+from forgelm.errors import ConfigError, Forbidden, NotFound, UpstreamFailed
 from forgelm.ipc.registry import Search, Sort
 from forgelm.registry.connections import Connections
 from forgelm.registry.credentials import find_token
@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 AT_ONCE = 8
 """Requests side by side in a search."""
+MOST_ENTRIES = 50_000
+"""Files and folders of one repository."""
 SEARCH_ATTEMPTS = 4
 """Somebody waits in front of a screen."""
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -158,11 +160,15 @@ class Hub:
 
     def _files(self, info: ModelInfo) -> tuple[RemoteFile, ...]:
         entries = self._api.list_repo_tree(info.id, recursive=True, revision=info.sha, token=self.token or False)
-        return tuple(
-            RemoteFile(entry.path, operator.index(entry.size), entry.lfs.sha256 if entry.lfs else "")
-            for entry in entries
-            if isinstance(entry, RepoFile)
-        )
+        found: dict[str, RemoteFile | None] = {}
+        for entry in entries:
+            if entry.path in found:
+                # Its pages would never end.
+                raise UpstreamFailed(f"{self.endpoint} lists {entry.path} of {info.id} twice, as no hub does.")
+            if len(found) == MOST_ENTRIES:
+                raise UpstreamFailed(f"{info.id} has more than {MOST_ENTRIES:,} files: too many to look through.")
+            found[entry.path] = _remote_file(entry) if isinstance(entry, RepoFile) else None
+        return tuple(filter(None, found.values()))
 
     def _asked(self, repo: str = "", revision: str = "", file: str = "") -> Asked:
         return Asked(self.endpoint, self.token is not None, repo, revision, file)
@@ -204,6 +210,10 @@ def _read(link: Link, start: int, stop: int) -> bytes:
     finally:
         body.close()
     return bytes(content[skip : skip + stop - start])
+
+
+def _remote_file(entry: RepoFile) -> RemoteFile:
+    return RemoteFile(entry.path, operator.index(entry.size), entry.lfs.sha256 if entry.lfs else "")
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

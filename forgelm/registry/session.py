@@ -35,6 +35,9 @@ class Session(httpx2.Client):
         if is_retryable(response.status_code):
             response.close()
             raise Retryable(said_by(response.status_code), retry_after(response.headers))
+        if "next" in response.links and response.content.strip() == b"[]":
+            # The library would ask for page after page, and whoever counts what is on them would never be asked.
+            raise UpstreamFailed(f"{request.url.host} sends empty pages that lead to others, as no hub does.")
         return response
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from forgelm.errors import ConfigError, UpstreamFailed
+from forgelm.ipc.registry import Search
+from forgelm.registry import hub as module
 from forgelm.registry.hub import Hub
 from forgelm.registry.opening import open_hub
 from forgelm.registry.retries import Limits
@@ -30,6 +32,42 @@ def test_files_of_no_size(local: LocalHub, entry: dict[str, Any]) -> None:
     """A size in quotes went on to where the model is weighed."""
     with pytest.raises(UpstreamFailed, match="doesn't answer as a hub does"):
         answering(local, "/tree/", json.dumps([entry]).encode()).repo("own/rep")
+
+
+def linking_to_itself(local: LocalHub, path: str, items: list[Any]) -> Hub:
+    """A hub where the page at `path` always names itself, or one like it, as the next one."""
+    hub = answering(local, path, json.dumps(items).encode())
+    failure = local.faults.failures[-1]
+    failure.times = 1000
+    failure.headers["Link"] = f'<{local.endpoint}{path}?cursor=1>; rel="next"'
+    return hub
+
+
+def test_pages_that_never_end(local: LocalHub) -> None:
+    commit = local.add("own/rep", {"a.gguf": b"GGUF"}).commit
+    path = f"/api/models/own/rep/tree/{commit}"
+    with pytest.raises(UpstreamFailed, match=r"lists a\.gguf of own/rep twice"):
+        linking_to_itself(local, path, [ENTRY]).repo("own/rep")
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_empty_pages_that_never_end(local: LocalHub, search: bool) -> None:
+    commit = local.add("own/rep", {"a.gguf": b"GGUF"}).commit
+    hub = linking_to_itself(local, "/api/models" if search else f"/api/models/own/rep/tree/{commit}", [])
+    with pytest.raises(UpstreamFailed, match="empty pages"):
+        hub.search(Search()) if search else hub.repo("own/rep")
+
+
+def test_far_too_many_files(local: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ENTRIES", 3)
+    files = {f"{number}.gguf": b"GGUF" for number in range(4)}
+    local.add("own/rep", files)
+    hub = Hub(endpoint=local.endpoint, limits=LIMITS, offline=False)
+    with pytest.raises(UpstreamFailed, match="more than 3 files"):
+        hub.repo("own/rep")
+    files.pop("0.gguf")
+    local.add("own/rep", files)
+    assert len(hub.repo("own/rep").files) == 3
 
 
 @pytest.mark.parametrize("tags", [9, [1], [["license:mit"]]])
