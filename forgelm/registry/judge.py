@@ -33,6 +33,8 @@ _LONGEST = 200
 """Letters of a name."""
 _MOST = 2**63 - 1
 """What a database holds."""
+_LONGEST_CONTEXT = 2**31 - 1
+"""Tokens that llama.cpp counts."""
 _CHATML = 'ChatML can be asked for in a profile: [chat] template = "chatml"'
 NO_TEMPLATE = f"no chat template: it can be used with /v1/completions. {_CHATML}"
 
@@ -122,6 +124,9 @@ def _layout_problem(header: Header) -> str:
     """What llama.cpp wouldn't find where it looks for it."""
     if not header.tensors and header.values.get(COUNT, 0) in (0, 1):
         return "it has no weights: a vocabulary alone"
+    name = f"{header.architecture}.context_length"
+    if name in header.values and not 0 < _number(header, "context_length") <= _LONGEST_CONTEXT:
+        return f"its {name} is {str(header.values[name])[:60]}, which is no number of tokens that it can work with"
     name = f"{header.architecture}.rope.dimension_sections"
     sections = header.lengths.get(name, ROPE_SECTIONS)
     if sections != ROPE_SECTIONS:

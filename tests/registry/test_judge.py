@@ -144,6 +144,9 @@ PROBLEMS = [
     (header_of("llada"), "by diffusion"),
     (header_of("wavtokenizer-dec"), "speech"),
     (header_of("llama", tensors=()), "no weights"),
+    (header_of("llama", {".context_length": 0}), "its llama.context_length is 0"),
+    (header_of("llama", {".context_length": 2**31}), "is 2147483648, which is no number of tokens"),
+    (header_of("llama", {".context_length": "long"}), "is long, which is no number of tokens"),
 ]
 
 
@@ -153,6 +156,11 @@ def test_models_that_cant_be_served(header: object, said: str) -> None:
     assert said in judged.problem
     assert not judged.companion
     assert not judged.note
+
+
+@pytest.mark.parametrize("context", [1, 2**31 - 1])
+def test_contexts_that_can_be_counted(context: int) -> None:
+    assert judge(header_of("llama", {".context_length": context})).problem == ""
 
 
 def test_a_first_part_of_several_may_have_no_weights() -> None:
