@@ -150,9 +150,18 @@ def _repository(name: str) -> str:
 
 def _parameters(folder: Path, layers: list[Layer]) -> dict[str, Parameter]:
     try:
-        return msgspec.json.decode(_text(folder, layers) or "{}", type=dict[str, Parameter])
+        found = msgspec.json.decode(_text(folder, layers) or "{}", type=dict[str, msgspec.Raw])
     except msgspec.DecodeError as error:
         raise ModelError(f"its parameters can't be understood: {error}") from None
+    return {name: _parameter(value) for name, value in found.items()}
+
+
+def _parameter(value: msgspec.Raw) -> Parameter:
+    """None for a value of a kind that no parameter has: it has no place in a profile either."""
+    try:
+        return msgspec.json.decode(value, type=Parameter)
+    except msgspec.ValidationError:
+        return None
 
 
 def _text(folder: Path, layers: list[Layer]) -> str:

@@ -136,6 +136,8 @@ def test_values_that_a_profile_doesnt_take_are_named(ollama: Ollama, tmp_path: P
         "num_ctx": 10**30,
         "num_predict": -1,
         "seed": 7,
+        "stop": ["a", 1],
+        "typical_p": {"a": 1},
         "frequency_penalty": 1,
     }
     params = ollama.blob("params", json.dumps(parameters).encode())
@@ -143,7 +145,7 @@ def test_values_that_a_profile_doesnt_take_are_named(ollama: Ollama, tmp_path: P
     model = only(find(ollama.folder))
     assert model.judgement.note.endswith(
         "of Ollama's parameters these aren't taken over: "
-        "min_p, num_ctx, num_predict, repeat_penalty, seed, temperature, top_k, top_p"
+        "min_p, num_ctx, num_predict, repeat_penalty, seed, stop, temperature, top_k, top_p, typical_p"
     )
     assert profile_of(model).sampling.plain.frequency_penalty == 1.0
 

@@ -87,7 +87,7 @@ def test_models_that_arent_one_gguf(ollama: Ollama, tmp_path: Path) -> None:
 
 
 def test_parameters_that_are_none(ollama: Ollama, tmp_path: Path) -> None:
-    params = ollama.blob("params", b'{"temperature": {"a": 1}}')
+    params = ollama.blob("params", b'["temperature"]')
     path = ollama.manifest(f"{LIBRARY}m/latest", ollama.linked(write_tiny(tmp_path / "m.gguf")), params)
     assert reason(find(ollama.folder), path).startswith("its parameters can't be understood: ")
 
