@@ -186,8 +186,8 @@ class Jobs:
         job.become(state, model=model, error=failure)
         self._save(job)
         self._records.release(job.id)
-        job.over.set()
         self._prune()
+        job.over.set()
 
     def _save(self, job: Job) -> None:
         try:
