@@ -5,6 +5,8 @@ one syncs. The caller's thread only watches: it tells the progress, and ends eve
 """
 
 import contextlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -26,6 +28,11 @@ PROGRESS = 64 << 10
 TICK = 0.1
 """Seconds between two looks at how far it is."""
 SPACE_SECONDS = 1.0
+FIRST_CONNECTIONS = 2
+FULL_RATE = 300_000_000
+"""Bytes per second at which more connections would only cost more CPU."""
+NICER = 5
+"""How much later than the hasher, which is the slowest of all, the connections' threads get a core."""
 LAST_BREATH = 0.5
 """Seconds that threads get to end in; those that wait for a server end later, and can't write any more."""
 
@@ -64,6 +71,7 @@ class Download:
         self._at_work = 0
         self._moved = threading.Condition()
         self._bodies: set[Body] = set()
+        self._threads: list[threading.Thread] = []
         self._to_end = 2
         self._ended = threading.Event()
         self._digest = ""
@@ -77,28 +85,35 @@ class Download:
         self._queue = Queue(self._missing, connections)
         self._most = min(LARGEST_READ, (BLOCK - RECORD) // connections)
         work = [self._fetch_whole] if whole else [self._fetch_spans] * connections
-        threads = [
-            threading.Thread(target=self._guarded, args=(run,), daemon=True) for run in [self._hash, self._sync, *work]
-        ]
-        for thread in threads:
-            thread.start()
+        for run in [self._hash, self._sync, *work[:FIRST_CONNECTIONS]]:
+            self._start(run)
         try:
-            self._watch(watch)
+            self._watch(watch, more=work[FIRST_CONNECTIONS:])
         finally:
-            self._stop(threads)
+            self._stop()
         if self._failure is not None:
             raise self._failure
         return self._digest
 
-    def _watch(self, watch: Watch) -> None:
-        checked = time.monotonic()
+    def _start(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _watch(self, watch: Watch, more: list[Callable[[], None]]) -> None:
+        """Until it has ended; the connections in `more` join one by one as long as the others don't fill the line."""
+        checked, before = time.monotonic(), self._ledger.total
         while not self._ended.wait(TICK):
-            watch(self._ledger.total, self._hasher.position)
+            here = self._ledger.total
+            if more and here - before < FULL_RATE * TICK:
+                self._start(more.pop())
+            before = here
+            watch(here, self._hasher.position)
             if time.monotonic() - checked >= SPACE_SECONDS:
                 space.check(self._folder, 0, "what is being fetched")
                 checked = time.monotonic()
 
-    def _stop(self, threads: list[threading.Thread]) -> None:
+    def _stop(self) -> None:
         self._halt.set()
         self._data.stop()
         with self._moved:
@@ -107,7 +122,7 @@ class Download:
                 body.interrupt()
         self._ledger.stop()
         until = time.monotonic() + LAST_BREATH
-        for thread in threads:
+        for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _guarded(self, run: Callable[[], None]) -> None:
@@ -160,6 +175,7 @@ class Download:
     # --- the connections' threads ---
 
     def _fetch_spans(self) -> None:
+        _give_way()
         patience = Patience(self._limits, self._origin)
         while (span := self._take()) is not None:
             start, stop = span
@@ -222,3 +238,9 @@ class Download:
             self._at_work -= 1
             self._queue.give_back(start, stop)
             self._moved.notify_all()
+
+
+def _give_way() -> None:
+    """Let this thread have a core after the others: on Linux a thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICER)

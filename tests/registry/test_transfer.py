@@ -37,8 +37,9 @@ def test_a_small_file(small: Fetching) -> None:
 
 
 def test_a_large_file_by_several_connections(large: Fetching) -> None:
-    large.local.faults.latency = 0.01
+    large.local.faults.rate = 60e6
     large.run(connections=4)
+    assert len({seen.client for seen in large.local.log.requests("cdn")}) == 4
     assert large.is_right()
     assert large.sent == len(LARGE)
     requests = large.local.log.requests("cdn")

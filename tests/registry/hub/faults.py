@@ -110,6 +110,8 @@ class Seen:
     path: str
     headers: dict[str, str]
     """With names in lower case."""
+    client: int = 0
+    """The port it came from, which tells connections apart."""
     status: int = 0
     file: str = ""
     """The sha256 of the file it was for."""

@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         origin = self.server.hub.origin_of(split.netloc) if split.netloc else self.origin
         self.path = split._replace(scheme="", netloc="").geturl()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.seen = Seen(origin, self.command, self.path, headers)
+        self.seen = Seen(origin, self.command, self.path, headers, self.client_address[1])
         self.server.hub.log.add(self.seen)
         faults = self.server.hub.faults
         if faults.latency:
