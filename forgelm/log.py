@@ -17,6 +17,11 @@ finally:
         sys.modules["rich"] = _rich
 
 LEVELS = ("debug", "info", "warning", "error")
+NOISY = (
+    *("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub", "urllib3"),
+    *("uvicorn.access", "uvicorn.error"),
+)
+"""Libraries of which only warnings are of use, at any level."""
 
 
 def configure(level: str = "info", *, json: bool | None = None, process: str = "api") -> None:
@@ -53,7 +58,8 @@ def configure(level: str = "info", *, json: bool | None = None, process: str = "
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_number(level))
-    for noisy in ("httpx", "httpx2", "httpcore", "uvicorn.access", "uvicorn.error"):
+    # The clients among them write whole addresses, of which signed ones let anybody in, and the tokens they send.
+    for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(_number(level), logging.WARNING))
     structlog.contextvars.bind_contextvars(process=process)
 

@@ -49,6 +49,29 @@ def test_a_token_from_the_clients_own_file(local: LocalHub, tmp_path: Path) -> N
     assert run(code, HF_HOME=str(tmp_path), HF_HUB_DISABLE_IMPLICIT_TOKEN="1") == "None"
 
 
+def test_no_signed_address_is_logged_at_any_level(local: LocalHub, tmp_path: Path) -> None:
+    """Whoever reads one may fetch what a token was needed for; the clients' own lines have them, and the token."""
+    local.tokens = {"hidden"}
+    local.add("own/private", {"p.gguf": CONTENT}, private=True, allowed={"hidden"})
+    code = f"""
+import sys, threading, pathlib
+from forgelm import log
+sys.stderr = sys.stdout
+log.configure("debug", json=True)
+from forgelm.registry.hub import Hub
+from forgelm.registry.transfer import fetch
+hub = Hub()
+repo = hub.repo("own/private")
+fetch(hub, repo, repo.files[0], pathlib.Path({str(tmp_path)!r}), cancel=threading.Event(), progress=lambda _: None)
+log.get("test").debug("it is done")
+"""
+    said = run(code, HF_ENDPOINT=local.endpoint, HF_HOME=str(tmp_path / "home"), HF_TOKEN="hidden")
+    assert "it is done" in said
+    assert "hidden" not in said
+    for seen in local.log.requests("cdn"):
+        assert seen.path not in said
+
+
 def test_nothing_is_sent_but_what_is_asked_for(local: LocalHub, tmp_path: Path) -> None:
     """The library would ask for a list of agents, and tell of them, when a variable like this one is set."""
     local.add("own/rep", {"a.gguf": CONTENT})
