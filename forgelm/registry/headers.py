@@ -15,18 +15,24 @@ COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"
 
 def read_model(parts: Sequence[Path]) -> Header:
     """The header of the model in these files, in order. Raises `ModelError` when they aren't all of one model."""
-    read_parts = [_read_part(path) for path in parts]
-    headers = [parsed.header for parsed in read_parts]
+    return join([(path.name, _read_part(path).header) for path in parts])
+
+
+def join(parts: Sequence[tuple[str, Header]]) -> Header:
+    """One header of the parts' names and headers, in order. Raises `ModelError` when they aren't all of one model."""
+    headers = [header for _, header in parts]
     if len(parts) == 1 and not _is_split(headers[0]):
         return headers[0]
-    for number, (path, header) in enumerate(zip(parts, headers, strict=True)):
+    for number, (name, header) in enumerate(parts):
         said = header.values.get(NUMBER), header.values.get(COUNT)
+        if said == (None, None):
+            raise ModelError(f"{name} is a whole model, by its name it is part {number + 1} of {len(parts)}")
         if said != (number, len(parts)):
-            raise ModelError(f"{path.name} calls itself part {_one_more(said[0])} of {said[1]}, by its name it isn't")
+            raise ModelError(f"{name} calls itself part {_one_more(said[0])} of {said[1]}, by its name it isn't")
     whole = merge(headers)
     wanted = headers[0].values.get(TENSORS, len(whole.tensors))
     if wanted != len(whole.tensors):
-        raise ModelError(f"{parts[0].name} and its other parts have {len(whole.tensors)} of {wanted} tensors")
+        raise ModelError(f"{parts[0][0]} and its other parts have {len(whole.tensors)} of {wanted} tensors")
     return whole
 
 

@@ -15,7 +15,7 @@ from forgelm.gguf.header import Header
 from forgelm.gguf.parse import read, read_by
 from forgelm.ipc.registry import DownloadRequest, FitFact, HubFile, HubModel, Inspected, Installed, Search, SearchResult
 from forgelm.registry.fitness import Fitness
-from forgelm.registry.headers import merge
+from forgelm.registry.headers import join
 from forgelm.registry.judge import Judgement, judge
 from forgelm.registry.licenses import is_permissive
 from forgelm.registry.names import (
@@ -197,8 +197,10 @@ class Planner:
 
     def _header(self, planned: Planned) -> Header:
         if planned.cached:
-            return merge([read(Path(path)).header for path in planned.cached])
-        return merge([self._remote_header(planned.repo, file) for file in planned.repo.files])
+            headers = [read(Path(path)).header for path in planned.cached]
+        else:
+            headers = [self._remote_header(planned.repo, file) for file in planned.repo.files]
+        return join(list(zip(planned.candidate.parts, headers, strict=True)))
 
     def _remote_header(self, repo: Repo, file: RemoteFile) -> Header:
         parsed = read_by(lambda start, stop: self._hub().read(repo, file.path, start, stop), file.size)

@@ -49,7 +49,7 @@ def test_a_part_that_was_renamed(tmp_path: Path) -> None:
 
 def test_files_that_are_no_parts_but_named_so(tmp_path: Path) -> None:
     parts = [write_tiny(tmp_path / f"model-0000{number}-of-00002.gguf") for number in (1, 2)]
-    with pytest.raises(ModelError, match="calls itself part None of None"):
+    with pytest.raises(ModelError, match="is a whole model, by its name it is part 1 of 2"):
         read_model(parts)
 
 

@@ -130,6 +130,22 @@ def test_parts_are_judged_as_one(local: LocalHub, library: Library, tmp_path: Pa
 # --- what is refused ---
 
 
+def test_whole_models_that_are_named_as_parts_are_refused(
+    shelf: Shelf, local: LocalHub, library: Library, tiny: Path, tmp_path: Path
+) -> None:
+    """As they are where they are imported: llama.cpp loads no second part that says nothing of a first."""
+    local.add(REPO, {f"m-Q8_0-{number:05}-of-00002.gguf": tiny for number in (1, 2)})
+    with pytest.raises(InvalidRequest, match=r"m-Q8_0-00001-of-00002\.gguf is a whole model, by its name it is part 1"):
+        library.plan(DownloadRequest(REPO))
+    parts = write_split(tmp_path, "m-Q8_0", 2)
+    for files in ([parts[1], parts[0]], [parts[0], write_split(tmp_path, "other", 3)[1]], [parts[0]]):
+        names = [path.name for path in parts] if len(files) == 2 else ["m-Q8_0.gguf"]
+        local.add(REPO, dict(zip(names, files, strict=True)))
+        with pytest.raises(InvalidRequest, match=r"calls itself part \d of \d, by its name it isn't"):
+            library.plan(DownloadRequest(REPO))
+    assert list(shelf.models.iterdir()) == []
+
+
 def test_a_file_that_cannot_be_served_is_refused_before_it_is_fetched(
     shelf: Shelf, local: LocalHub, library: Library, qwen35_path: Path, tmp_path: Path
 ) -> None:
