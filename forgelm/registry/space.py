@@ -11,7 +11,7 @@ from forgelm.errors import ForgeError, MachineError, NoSpace
 MARGIN = 64 << 20
 """Bytes left free on the disk, for everybody else who writes there."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+FORBIDDEN = (errno.EACCES, errno.EPERM)
 IN_THE_WAY = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 ELSEWHERE = "or point FORGELM_MODELS at another folder"
@@ -22,8 +22,8 @@ def check(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if needed + MARGIN > free:
         raise NoSpace(
-            f"{folder} has {_gigabytes(free)} free, and {what} takes {_gigabytes(needed + MARGIN)} more: make room "
-            f"there, {ELSEWHERE}. What is here already stays."
+            f"{folder} has {_size(free)} free, and {what} takes {_size(needed)} more, with {_size(MARGIN)} to be left "
+            f"free: make room there, {ELSEWHERE}. What is here already stays."
         )
 
 
@@ -48,8 +48,9 @@ def _plain(error: OSError, target: Path) -> ForgeError:
         return NoSpace(f"{folder} is full: make room there, {ELSEWHERE}. What is here of {target.name} already stays.")
     if code == errno.EFBIG:
         return NoSpace(f"{folder} can't hold a file as large as {target.name}: lift the limit, {ELSEWHERE}.")
-    if code in READ_ONLY:
-        return MachineError(f"{error.filename or folder} can't be written ({error.strerror}): allow it, {ELSEWHERE}.")
+    if code in (errno.EROFS, *FORBIDDEN):
+        allow = f"let uid {os.geteuid()} write there" if code in FORBIDDEN else "allow it"
+        return MachineError(f"{error.filename or folder} can't be written ({error.strerror}): {allow}, {ELSEWHERE}.")
     if code in IN_THE_WAY:
         return MachineError(
             f"{error.filename or target} is in the way of {target} ({error.strerror}): move it, {ELSEWHERE}."
@@ -59,5 +60,5 @@ def _plain(error: OSError, target: Path) -> ForgeError:
     return MachineError(f"{target} can't be written: {error.strerror or error}.")
 
 
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"

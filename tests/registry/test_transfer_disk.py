@@ -40,7 +40,7 @@ def test_a_disk_that_is_too_small(fetching: Fetching, monkeypatch: pytest.Monkey
     monkeypatch.setattr(space, "free_bytes", lambda _: space.MARGIN + len(CONTENT) - 1)
     error = failure(fetching)
     assert isinstance(error, NoSpace)
-    assert f"has 0.1 GB free, and {FILE} takes 0.1 GB more" in str(error)
+    assert f"has 69 MB free, and {FILE} takes 2 MB more, with 67 MB to be left free: make room" in str(error)
     assert fetching.sent == 0
     monkeypatch.setattr(space, "free_bytes", lambda _: space.MARGIN + len(CONTENT))
     fetching.run()
@@ -78,7 +78,8 @@ def test_a_folder_that_may_only_be_read(fetching: Fetching) -> None:
     with read_only(fetching.models):
         error = failure(fetching)
     assert isinstance(error, MachineError)
-    assert "can't be written (Permission denied)" in str(error)
+    assert "can't be written (Permission denied): let uid " in str(error)
+    assert "FORGELM_MODELS" in str(error)
     fetching.run()
     with read_only(fetching.models):
         assert fetching.run() == fetching.target, "what is there needs no writing"
