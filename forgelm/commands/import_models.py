@@ -8,7 +8,7 @@ import msgspec
 import rich_click
 
 from forgelm.commands.terminal import printable, size_text
-from forgelm.errors import ModelError
+from forgelm.errors import InvalidRequest, ModelError
 from forgelm.ipc.registry import Imported, Installed
 
 SHOWN = 20
@@ -16,9 +16,9 @@ SHOWN = 20
 
 
 @click.command(cls=rich_click.RichCommand)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-def import_models(path: Path, as_json: bool) -> None:
+def import_models(path: str, as_json: bool) -> None:
     """List the models at PATH, a GGUF or a folder, from where they are: nothing is copied, moved or changed.
 
     Knows the folders of LM Studio (`~/.lmstudio/models`), the Hugging Face cache (`~/.cache/huggingface/hub`) and
@@ -29,8 +29,11 @@ def import_models(path: Path, as_json: bool) -> None:
     from forgelm.commands.library import open_shelf
 
     log.configure("warning")
+    if not path:
+        # As a path it would be the folder that this is run in.
+        raise InvalidRequest("name a file or folder", param="path")
     with open_shelf() as shelf:
-        found = shelf.add(path)
+        found = shelf.add(Path(path))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     else:

@@ -83,6 +83,7 @@ def test_nothing_to_serve(desk: Desk, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "There is no file or folder at" in desk.refused("import", str(tmp_path / "none"))
+    assert "name a file or folder" in desk.refused("import", "")
     assert f"there is no model at {empty} that can be served" in desk.refused("import", str(empty))
     shutil.copy(__file__, empty / "test.gguf")
     result = desk.run("import", str(empty))
