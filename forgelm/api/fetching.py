@@ -8,7 +8,7 @@ from pathlib import Path
 from forgelm import log
 from forgelm.api.registry_client import RegistryClient
 from forgelm.config import Profile
-from forgelm.errors import ModelError, RegistryUnavailable, UpstreamFailed
+from forgelm.errors import LicenseNotAccepted, ModelError, RegistryUnavailable, UpstreamFailed
 from forgelm.ipc.registry import Download, DownloadRequest
 from forgelm.profiles import available_profiles, read_profile
 
@@ -64,6 +64,9 @@ class Fetching:
                 await asyncio.sleep(POLL_SECONDS)
             except UpstreamFailed as error:
                 raise self._impossible(str(error)) from None
+            except LicenseNotAccepted as error:
+                how = f"`forgelm pull {self._profile.name} --accept-license` accepts it"
+                raise self._impossible(f"{error}; {how}") from None
         raise ModelError("the registry doesn't start; its log lines say why")
 
     def _impossible(self, reason: str) -> ModelError:

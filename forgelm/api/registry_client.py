@@ -10,7 +10,14 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from forgelm.errors import ForgeError, InvalidRequest, RegistryUnavailable, UpstreamFailed
+from forgelm.errors import (
+    ForgeError,
+    InvalidRequest,
+    LicenseNotAccepted,
+    Overloaded,
+    RegistryUnavailable,
+    UpstreamFailed,
+)
 from forgelm.ipc.registry import Download, DownloadRequest, Installed, InstalledModels
 from forgelm.sidecar import Sidecar
 
@@ -21,6 +28,9 @@ LIST_SECONDS = 2.0
 ANSWER_SECONDS = 120.0
 """A search asks the hub many things, and the sidecar yields to everybody."""
 
+MOST_PASSED = 100
+"""Requests of clients that the sidecar has at once."""
+
 Body = TypeVar("Body")
 
 
@@ -28,11 +38,10 @@ class RegistryClient:
     """Talks to one sidecar."""
 
     def __init__(self, sidecar: Sidecar) -> None:
-        self._http = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(sidecar.socket)),
-            base_url="http://registry",
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=2.0),
-        )
+        self._http = _http(sidecar)
+        self._passing = _http(sidecar)
+        """For what is passed on, which may last: many who listen to a download must not keep us from asking."""
+        self._passed = 0
         self._models: tuple[Installed, ...] = ()
         self._listed = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,6 +51,7 @@ class RegistryClient:
         for task in self._tasks:
             task.cancel()
         await self._http.aclose()
+        await self._passing.aclose()
 
     # --- models ---
 
@@ -65,9 +75,9 @@ class RegistryClient:
                 return each
         return None
 
-    def known(self, path: Path) -> Installed | None:
-        """What was last known of the model at `path`."""
-        return next((each for each in self._models if each.path == str(path)), None)
+    def at(self, path: Path) -> tuple[Installed, ...]:
+        """What was last known of the file at `path`, which may have several names."""
+        return tuple(each for each in self._models if each.path == str(path))
 
     async def _list(self) -> None:
         self._models = (await self._ask("GET", "/models", InstalledModels)).models
@@ -82,9 +92,8 @@ class RegistryClient:
     async def _tell_used(self, path: str) -> None:
         try:
             await self._list()
-            for each in self._models:
-                if each.path == path:
-                    await self._http.post(f"/models/{quote(each.id, safe='')}/used")
+            for each in self.at(Path(path))[:1]:
+                await self._http.post(f"/models/{quote(each.id, safe='')}/used")
         except (ForgeError, httpx.HTTPError):
             return
 
@@ -108,6 +117,8 @@ class RegistryClient:
             raise unavailable(error) from None
         if answer.status_code == RegistryUnavailable.status:
             raise RegistryUnavailable(_message(answer.content), retry_after=2)
+        if answer.status_code == LicenseNotAccepted.status and LicenseNotAccepted.code.encode() in answer.content:
+            raise LicenseNotAccepted(_message(answer.content))
         if answer.is_error:
             raise UpstreamFailed(_message(answer.content))
         try:
@@ -120,18 +131,38 @@ class RegistryClient:
     async def open(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
         """Pass a request on; the answer's body is still to be read, and the answer to be closed.
 
-        Raises `RegistryUnavailable`, and `InvalidRequest` for a path that is none.
+        Raises `RegistryUnavailable`, `Overloaded`, and `InvalidRequest` for a path that is none.
         """
         try:
-            request = self._http.build_request(method, path, content=content or None, headers=headers)
+            request = self._passing.build_request(method, path, content=content or None, headers=headers)
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"the path can't be passed on: {error}") from None
         # A download may be silent for long.
         request.extensions["timeout"] = {"connect": 2.0, "read": None, "write": 10.0, "pool": 10.0}
+        if self._passed >= MOST_PASSED:
+            raise Overloaded(f"{self._passed} requests to the registry are open", retry_after=5)
+        self._passed += 1
         try:
-            return await self._http.send(request, stream=True)
+            return await self._passing.send(request, stream=True)
         except httpx.HTTPError as error:
+            self._passed -= 1
             raise unavailable(error) from None
+        except BaseException:
+            self._passed -= 1
+            raise
+
+    async def close_passed(self, answer: httpx.Response) -> None:
+        """Close an answer that `open` gave."""
+        self._passed -= 1
+        await answer.aclose()
+
+
+def _http(sidecar: Sidecar) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(sidecar.socket)),
+        base_url="http://registry",
+        timeout=httpx.Timeout(ANSWER_SECONDS, connect=2.0),
+    )
 
 
 def unavailable(error: Exception) -> RegistryUnavailable:

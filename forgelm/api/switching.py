@@ -179,7 +179,7 @@ class Switcher:
     async def _turn(self, ask: _Ask) -> Served:
         # Finding out what a name means may take long, and nobody else waits for that.
         if not self._known(ask) and (ask.explicit or self._policy.on_request):
-            ask.target = await self._resolve(ask.name)
+            ask.target = await self._resolve(ask)
         async with self._gate:
             if ask.given_up:
                 raise InvalidRequest("nobody waits for it any more")
@@ -203,9 +203,10 @@ class Switcher:
             raise Unavailable(self.failure or "no model is loaded", retry_after=int(FAILURE_SECONDS))
         if not (ask.explicit or self._policy.on_request):
             raise self._not_served(ask.name)
-        return await self._change(ask.target or await self._resolve(ask.name))
+        return await self._change(ask.target or await self._resolve(ask))
 
-    async def _resolve(self, name: str) -> Target:
+    async def _resolve(self, ask: _Ask) -> Target:
+        name = ask.name
         try:
             target = await self._find(name)
         except RequestError:
@@ -213,13 +214,13 @@ class Switcher:
         except ForgeError as error:
             raise Unavailable(f"{name[:80]} can't be loaded: {error}") from None
         if self.current is None or not target.is_as(self.current.target):
-            self._require_untried(target)
+            self._require_untried(target, ask)
         return target
 
-    def _require_untried(self, target: Target, ask: _Ask | None = None) -> None:
+    def _require_untried(self, target: Target, ask: _Ask) -> None:
         """Raise `Unavailable` for one that couldn't be loaded a moment ago, unless somebody asks for it expressly."""
         when, why = self._failed.get(target.profile.model.id, (-FAILURE_SECONDS, ""))
-        if time.monotonic() - when < FAILURE_SECONDS and not (ask and ask.explicit):
+        if time.monotonic() - when < FAILURE_SECONDS and not ask.explicit:
             raise Unavailable(why, retry_after=int(FAILURE_SECONDS))
 
     # --- changing ---

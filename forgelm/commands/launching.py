@@ -40,6 +40,8 @@ class MachineLauncher:
         self._asked = asked
         self._first: Target | None = None
         """What the server was started with."""
+        self._own = ""
+        """The profile that the registry has for that, where it is served by it."""
 
     # --- which model ---
 
@@ -55,7 +57,7 @@ class MachineLauncher:
         """
         self._first = self.target(profile or sizes)
         if profile is None:
-            self._first = self._of_installed(installed)
+            self._first, self._own = self._of_installed(installed), installed.profile
         else:
             _require_chat(installed)
             source = msgspec.structs.replace(profile.model, id=installed.id, file=Path(installed.path).name)
@@ -88,8 +90,7 @@ class MachineLauncher:
             # As it was asked for: with its preset, and whatever the registry knows of it.
             return first
         if installed is not None:
-            same = first.model.resolve() == Path(installed.path).resolve()
-            return _also_called(first, installed) if same else self._of_installed(installed)
+            return _also_called(first, installed) if self._is_first(installed) else self._of_installed(installed)
         profile = _profile_called(name)
         if profile is None or not profile.model.path().is_file():
             raise ModelNotFound(
@@ -97,6 +98,12 @@ class MachineLauncher:
                 param="model",
             )
         return self._within(self.target(profile))
+
+    def _is_first(self, installed: Installed) -> bool:
+        """Whether it is what the server started with: one file may have several names, each with its own profile."""
+        first = self._required_first
+        same = first.model.resolve() == Path(installed.path).resolve()
+        return same and installed.profile in (self._own, first.profile.name)
 
     def _of_installed(self, installed: Installed) -> Target:
         _require_chat(installed)

@@ -22,6 +22,7 @@ from forgelm.ipc.registry import Installed, Kind
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
 from forgelm.profiles import load_profile
+from forgelm.registry.offline import is_offline
 from forgelm.selection import Choice, choose_profile, shipped_profiles
 from forgelm.sidecar import Sidecar
 
@@ -109,6 +110,7 @@ def serve(
     **overrides: Any,
 ) -> None:
     """Serve a model over an OpenAI-compatible API."""
+    offline = is_offline(offline)
     level = ctx.find_root().params.get("log_level", "info")
     log.configure(level)
     asked = {_key(name): value for name, value in overrides.items() if value is not None}

@@ -84,6 +84,15 @@ def _names(model: Lying) -> Iterator[str]:
     yield model.relative or model.path
 
 
+def _short_names(model: Lying) -> Iterator[str]:
+    """What people call a model when there is one of it alone: "qwen3.5-9b", of a repository or Ollama's "qwen3.5:9b"."""
+    repo = _repo(model)
+    if repo:
+        yield repo.rpartition("/")[2].lower().removesuffix("-gguf").removesuffix("-mtp")
+    if model.wanted_id and ":" in model.wanted_id and "/" not in model.wanted_id:
+        yield model.wanted_id.replace(":", "-")
+
+
 def _repo(model: Lying) -> str:
     """The hub's repository, as known or as the folders tell: OWNER/REPO/FILE, also of files that others put there."""
     folders = PurePosixPath(model.relative).parts[:-1] if model.relative else ()
@@ -93,7 +102,7 @@ def _repo(model: Lying) -> str:
 
 def _aliases(model: Lying, own: str, serving: Serving) -> list[str]:
     """All that a model could answer to beside its id."""
-    names = [*_names(model), *model.aliases]
+    names = [*_names(model), *model.aliases, *_short_names(model)]
     for name, profile in serving.items():
         names += [name, profile.model.id]
     distinct = {name.casefold(): name for name in reversed(names)}

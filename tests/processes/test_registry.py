@@ -3,9 +3,10 @@
 import json
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,59 @@ def test_the_registry_wants_the_servers_key(tmp_path: Path, hub: LocalHub, start
         server.ready()
         assert ask(server, "GET", "/models").status_code == 401
         until(lambda: ask(server, "GET", "/models", headers={"x-api-key": "secret"}).status_code == 200, "with the key")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//x/models/{}",
+        "//a:b/c",
+        "//[::bad/",
+        "/models/../models/{}",
+        "/x/%2e%2e/models/{}",
+        "/x/%2E%2E/models/{}",
+        "/./models/{}",
+    ],
+)
+def test_no_path_goes_round_what_is_refused(tmp_path: Path, hub: LocalHub, starter_path: Path, path: str) -> None:
+    """What the HTTP client makes of a path is what was looked at."""
+    place = tmp_path / "models" / REPO
+    place.mkdir(parents=True)
+    (place / FILE).write_bytes(starter_path.read_bytes())
+    with serving(tmp_path, hub, "--model", str(place / FILE)) as server:
+        server.ready()
+        answering(server)
+        until(lambda: ask(server, "GET", "/models").json()["models"], "it is listed")
+        (name,) = (each["id"] for each in ask(server, "GET", "/models").json()["models"])
+        for target in (path.format(name), "/models/" + name):
+            request = f"DELETE /registry{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", server.port)) as raw:
+                raw.sendall(request.encode())
+                status = int(raw.makefile("rb").readline().split()[1])
+            assert status in (400, 404, 405, 409), (target, status)
+        assert (place / FILE).is_file()
+
+
+def test_many_listeners_keep_nobody_from_asking(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
+    hub.faults.rate = 1e6
+    with serving(tmp_path, hub, "--model", str(starter_path)) as server:
+        server.ready()
+        answering(server)
+        job = ask(server, "POST", "/download", json={"repo": REPO}).json()["id"]
+        request = f"GET /registry/downloads/{job} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with ExitStack() as stack:
+            raws = []
+            for _ in range(110):
+                raws.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port))))
+                raws[-1].sendall(request)
+            codes = [int(raw.recv(200).split()[1]) for raw in raws]
+            assert codes.count(200) == 100
+            assert codes.count(429) == 10
+            assert ask(server, "GET", "/health").status_code == 429
+            loaded = server.http.post(f"{server.base}/v1/models/load", json={"model": "nothing"})
+            assert loaded.json()["error"]["code"] == "model_not_found"
+        until(lambda: ask(server, "GET", "/health").status_code == 200, "they have left, which is noticed")
+        ask(server, "DELETE", f"/downloads/{job}")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])

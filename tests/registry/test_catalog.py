@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgelm.registry.catalog import hash_problem, unique_aliases, unique_ids
+from forgelm.registry.catalog import _short_names, hash_problem, unique_aliases, unique_ids
 from forgelm.registry.disk import Lying
 from forgelm.registry.index import Stamp
 from forgelm.registry.names import quant_of
@@ -88,3 +88,17 @@ def test_hashes_are_compared_part_by_part() -> None:
 )
 def test_a_stem_is_the_name_without_its_ending(name: str, stem: str) -> None:
     assert lying(name).stem == stem
+
+
+@pytest.mark.parametrize(
+    ("file", "short"),
+    [
+        (lying("unsloth/Qwen3.5-9B-GGUF/Qwen3.5-9B-Q4_K_M.gguf"), ["qwen3.5-9b"]),
+        (lying("unsloth/Qwen3.5-4B-MTP-GGUF/Qwen3.5-4B-Q4_K_M.gguf"), ["qwen3.5-4b"]),
+        (lying("x/z", wanted_id="qwen3.5:9b"), ["qwen3.5-9b"]),
+        (lying("m.gguf"), []),
+    ],
+)
+def test_short_names(file: Lying, short: list[str]) -> None:
+    """As people type them after an import."""
+    assert list(_short_names(file)) == short

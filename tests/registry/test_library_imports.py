@@ -103,7 +103,7 @@ def test_one_file_under_two_of_ollamas_names(shelf: Shelf, tmp_path: Path) -> No
     assert found.profiles == ("helper",)
     for name in ("tiny:1b", "again", str(blob)):
         model = library.find(name)
-        assert (model.id, model.aliases, model.profile) == ("tiny:1b", ("again",), "")
+        assert (model.id, model.aliases, model.profile) == ("tiny:1b", ("again", "tiny-1b"), "")
     assert (library.find("helper").id, library.find("helper").profile) == ("helper", "helper")
     assert library.add(store) == found
     assert library.installed() == list(found.models)

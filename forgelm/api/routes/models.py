@@ -32,7 +32,7 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
         """Every model with all of its names: the present one first, then what else could be served."""
         target = service.target
         installed = [each for each in await service.installed() if each.kind == "chat" and not each.problem]
-        others = [each for each in installed if each.path != str(target.model)]
+        others = [each for each in installed if not _is_same(each, target)]
         sides = [(_of_side(each), each.names) for each in service.sides.values()]
         return [
             _present(service, target),
@@ -59,7 +59,7 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
         body = await request.body()
         try:
             name = msgspec.json.decode(body, type=LoadRequest).model
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise decode_problem(error, body) from None
         if not name:
             raise InvalidRequest("model: names no model", param="model")
@@ -79,6 +79,13 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
         return ModelList([model for model, _ in await everything()])
 
     return [models, one_model, load, unload]
+
+
+def _is_same(model: Installed, target: Target) -> bool:
+    """Whether the registry's model is `target`; a file may have several names, each with its own profile."""
+    if model.id in target.names:
+        return True
+    return model.path == str(target.model) and model.profile in ("", target.profile.name)
 
 
 def _present(service: Service, target: Target) -> tuple[Model, frozenset[str]]:
