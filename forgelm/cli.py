@@ -16,7 +16,7 @@ import rich_click
 from click.shell_completion import shell_complete
 
 from forgelm import __version__
-from forgelm.commands.terminal import printable
+from forgelm.commands.terminal import one_line
 from forgelm.errors import ForgeError
 
 PROGRAM = "forgelm"
@@ -160,7 +160,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def _line(error: ForgeError | click.ClickException) -> str:
     if isinstance(error, ForgeError):
-        return f"{PROGRAM}: {printable(str(error))}"  # it may quote what strangers wrote
+        return f"{PROGRAM}: {one_line(str(error))}"  # it may quote what strangers wrote
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return message  # the help itself

@@ -7,7 +7,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm.commands.terminal import printable, size_text
+from forgelm.commands.terminal import one_line, size_text
 from forgelm.errors import InvalidRequest, ModelError
 from forgelm.ipc.registry import Imported, Installed
 
@@ -44,23 +44,23 @@ def import_models(path: str, as_json: bool) -> None:
 
 def _print(found: Imported) -> None:
     for model in found.models:
-        click.echo(printable(f"{model.id}  {size_text(model.bytes)}  {model.path}"))
+        click.echo(one_line(f"{model.id}  {size_text(model.bytes)}  {model.path}"))
     for model in found.models:
         if model.note:
-            click.echo(printable(f"{model.id}: {model.note}"), err=True)
+            click.echo(one_line(f"{model.id}: {model.note}"), err=True)
     for file, reason in found.refused.items():
-        click.echo(printable(f"refused {file}: {reason.removeprefix(f'{file} ')}"), err=True)
+        click.echo(one_line(f"refused {file}: {reason.removeprefix(f'{file} ')}"), err=True)
     for file in found.companions[:SHOWN]:
-        click.echo(printable(f"goes with a model and is none: {file}"), err=True)
+        click.echo(one_line(f"goes with a model and is none: {file}"), err=True)
     if len(found.companions) > SHOWN:
         click.echo(f"and {len(found.companions) - SHOWN} more such files", err=True)
     for profile in found.profiles:
-        click.echo(printable(f"wrote profile {profile}"), err=True)
+        click.echo(one_line(f"wrote profile {profile}"), err=True)
     if servable := [model for model in found.models if not model.problem]:
         click.echo(f"serve one with `{_serve(servable[0])}`", err=True)
 
 
 def _serve(model: Installed) -> str:
     if model.profile:
-        return f"forgelm serve --profile {printable(model.profile)}"
-    return f"forgelm serve --model {shlex.quote(printable(model.id))}"
+        return f"forgelm serve --profile {one_line(model.profile)}"
+    return f"forgelm serve --model {shlex.quote(one_line(model.id))}"

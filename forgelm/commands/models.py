@@ -7,7 +7,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm.commands.terminal import echo, printable, size_text
+from forgelm.commands.terminal import echo, one_line, size_text
 from forgelm.ipc.registry import Installed, InstalledModels
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def models(as_json: bool) -> None:
     else:
         click.echo("no models yet: `forgelm pull starter` fetches a small one, `forgelm search` finds others", err=True)
     for path in found.missing:
-        click.echo(f"not there at the moment: {printable(path)}", err=True)
+        click.echo(f"not there at the moment: {one_line(path)}", err=True)
 
 
 def _print(found: InstalledModels) -> None:
@@ -48,13 +48,13 @@ def _print(found: InstalledModels) -> None:
         out.print(_table(found))
     else:
         for model in found.models:
-            out.print(printable(model.id))
+            out.print(one_line(model.id))
             out.print(Padding(_facts_in_words(model), (0, 0, 0, 2)))
     for model in found.models:
         if model.problem:
-            echo(click.style(f"{printable(model.id)} can't be served: {printable(model.problem)}", fg="red"))
+            echo(click.style(f"{one_line(model.id)} can't be served: {one_line(model.problem)}", fg="red"))
         elif model.note:
-            echo(f"{printable(model.id)}: {printable(model.note)}")
+            echo(f"{one_line(model.id)}: {one_line(model.note)}")
 
 
 def _table(found: InstalledModels) -> "Table":
@@ -70,9 +70,9 @@ def _table(found: InstalledModels) -> "Table":
     rows.add_column("last used", no_wrap=True)
     for model in found.models:
         rows.add_row(
-            printable(model.id),
+            one_line(model.id),
             size_text(model.bytes),
-            printable(model.quant),
+            one_line(model.quant),
             f"{model.context:,}" if model.context else "",
             ", ".join(facts(model)),
             model.origin,
@@ -84,7 +84,7 @@ def _table(found: InstalledModels) -> "Table":
 def _facts_in_words(model: Installed) -> str:
     context = f"context {model.context:,}" if model.context else ""
     used = f"last used {_day(model.last_used)}"
-    words = [size_text(model.bytes), printable(model.quant), context, *facts(model), f"from {model.origin}", used]
+    words = [size_text(model.bytes), one_line(model.quant), context, *facts(model), f"from {model.origin}", used]
     return ", ".join(filter(None, words))
 
 
@@ -95,7 +95,7 @@ def facts(model: Installed) -> list[str]:
     words: list[str] = [] if model.kind == "chat" else [model.kind]
     words += ["MTP"] if model.mtp_head else []
     words += ["no template"] if model.kind == "chat" and not model.template else []
-    words += [f"profile {printable(model.profile)}"] if model.profile else []
+    words += [f"profile {one_line(model.profile)}"] if model.profile else []
     return words
 
 

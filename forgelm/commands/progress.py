@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from forgelm.commands.terminal import printable
+from forgelm.commands.terminal import one_line
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def progress() -> Iterator[Advance]:
     def advance(what: str, done: int, total: int) -> None:
         if what not in tasks:
             # What is here from an earlier attempt isn't part of the rate.
-            tasks[what] = bar.add_task(printable(what), total=total, completed=done)
+            tasks[what] = bar.add_task(one_line(what), total=total, completed=done)
             bar.start()  # only now: where nothing is fetched nothing is drawn
         for name, task in tasks.items():
             bar.update(task, visible=name == what)
@@ -55,7 +55,7 @@ def beginnings() -> Advance:
     def advance(what: str, _done: int, total: int) -> None:
         if what not in begun:
             begun.add(what)
-            click.echo(f"{printable(what)} {total / 1e6:.1f} MB", err=True)
+            click.echo(f"{one_line(what)} {total / 1e6:.1f} MB", err=True)
 
     return advance
 

@@ -12,7 +12,7 @@ from forgelm.commands.library import CONNECTIONS, open_library
 from forgelm.commands.progress import interruptible, progress
 from forgelm.commands.pull_choice import near_misses, read_wanted, require_agreement, say_choice
 from forgelm.commands.pull_starter import fetch_starter
-from forgelm.commands.terminal import can_ask, confirm, printable, size_text
+from forgelm.commands.terminal import can_ask, confirm, one_line, size_text
 from forgelm.errors import LicenseNotAccepted, ModelError, NotFound
 from forgelm.ipc.registry import DownloadRequest, Installed
 
@@ -82,7 +82,7 @@ def pull(
             planned = _plan(library, wanted.request)
         say_choice(planned, wanted, library.begun(planned))
         model = _bring(library, planned, Consent(accept_license or yes, yes))
-    click.echo(printable(f"serve it with `forgelm serve {_option(planned, model)}`"), err=True)
+    click.echo(one_line(f"serve it with `forgelm serve {_option(planned, model)}`"), err=True)
     click.echo(model.path)
 
 
@@ -109,7 +109,7 @@ def _is_damaged(library: "Library", planned: "Planned") -> bool:
         return False
     if found.origin == "import":
         raise ModelError(f"{found.id} at {found.path} can't be used: {found.problem}")
-    click.echo(printable(f"{found.id}: {found.problem.partition('. ')[0]}; it is fetched anew"), err=True)
+    click.echo(one_line(f"{found.id}: {found.problem.partition('. ')[0]}; it is fetched anew"), err=True)
     library.remove(found.path)
     return True
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from forgelm.commands.terminal import printable, size_text
+from forgelm.commands.terminal import one_line, size_text
 from forgelm.config import ModelSource, Profile
 from forgelm.errors import ConfigError, ForgeError, InvalidRequest, UpstreamFailed
 from forgelm.ipc.registry import DownloadRequest, Search
@@ -65,7 +65,7 @@ def _of_profile(name: str, profile: Profile, *, is_file: bool) -> Wanted:
 def _known(name: str) -> str:
     near = get_close_matches(name, available_profiles(), n=2)
     profiles = f" Did you mean the profile {' or '.join(near)}?" if near else ""
-    return f"{profiles} `forgelm search {printable(name)}` asks the hub." if "/" not in name else profiles
+    return f"{profiles} `forgelm search {one_line(name)}` asks the hub." if "/" not in name else profiles
 
 
 def require_agreement(planned: "Planned", source: ModelSource | None) -> None:
@@ -101,7 +101,7 @@ def say_choice(planned: "Planned", wanted: Wanted, begun: int) -> None:
     elif begun:
         lines.append(f"{size_text(begun)} of it are here: the rest is fetched")
     for line in filter(None, lines):
-        click.echo(printable(line), err=True)
+        click.echo(one_line(line), err=True)
 
 
 def _parameters(count: int) -> str:
@@ -121,7 +121,7 @@ def _why(planned: "Planned", wanted: Wanted) -> str:
     if quant == PREFERRED[0]:
         return "the usual choice"
     if quant == PREFERRED[1]:
-        return f"the second choice: no {PREFERRED[0]} fits"
+        return f"the second choice: {PREFERRED[0]} isn't there or doesn't fit"
     return "the largest that fits" if fits else "the smallest, and no other fits either"
 
 

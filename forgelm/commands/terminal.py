@@ -10,6 +10,11 @@ import click
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 
+# And of what is one line: nothing breaks it, and nothing turns around what is read.
+_BREAKING = {**_CONTROL, **dict.fromkeys((9, 10, 13, 0x85, 0x2028, 0x2029), " ")}
+_BREAKING |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+
+
 def coloured(stream: TextIO) -> bool:
     """Whether `stream` is a terminal whose user hasn't set NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
@@ -23,6 +28,12 @@ def echo(text: str, *, err: bool = False) -> None:
 def printable(text: str) -> str:
     """`text` without control characters."""
     return text.translate(_CONTROL)
+
+
+def one_line(text: str) -> str:
+    """`text` in one line without control characters: a licence or a name must not look like lines of ours."""
+    # What isn't text, as half a character in JSON, could not be printed.
+    return text.translate(_BREAKING).encode("utf-8", "replace").decode()
 
 
 def can_ask() -> bool:

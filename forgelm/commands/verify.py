@@ -9,7 +9,7 @@ import rich_click
 
 from forgelm.commands.completing import complete_models
 from forgelm.commands.progress import Advance, interruptible, progress
-from forgelm.commands.terminal import echo, printable
+from forgelm.commands.terminal import echo, one_line
 from forgelm.errors import RequestError
 from forgelm.ipc.registry import Installed
 
@@ -59,9 +59,9 @@ def _problem(before: Installed, after: Installed) -> str:
 
 
 def _verdict(before: Installed, after: Installed, problem: str) -> str:
-    name = printable(after.id)
+    name = one_line(after.id)
     if problem:
-        return click.style(f"wrong    {name}: {printable(problem)}", fg="red")
+        return click.style(f"wrong    {name}: {one_line(problem)}", fg="red")
     if before.sha256 or before.origin == "hub":
         return f"{click.style('right', fg='green')}    {name}"
     return f"unknown  {name}: nobody says what its sha256 should be; it is {after.sha256}"

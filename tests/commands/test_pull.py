@@ -47,6 +47,17 @@ def test_a_model_of_the_hub(desk: Desk, qwen35_path: Path, tiny: Path) -> None:
     assert desk.sent(model.files["m-Q4_K_M.gguf"]) == sent
 
 
+def test_why_it_is_the_second_choice(desk: Desk, tiny: Path) -> None:
+    desk.hub.add(REPO, {"m-Q8_0.gguf": tiny, "m-Q2_K.gguf": tiny})
+    assert "(the second choice: Q4_K_M isn't there or doesn't fit)" in desk.good("pull", REPO).stderr
+
+
+def test_a_licence_cannot_look_like_lines_of_ours(desk: Desk, tiny: Path) -> None:
+    desk.hub.add(REPO, {"m-Q4_K_M.gguf": tiny}, license="mit\nfits:\u2028everything\r\x1b[2J\u202e")
+    said = desk.good("pull", REPO, "--yes").stderr
+    assert "\nlicence: mit fits: everything [2J\n" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [

@@ -43,6 +43,14 @@ def test_the_table(stocked: Desk) -> None:
     assert "forgelm pull OWNER/REPOSITORY:QUANT" in result.stderr
 
 
+def test_what_strangers_wrote_stays_in_its_line(desk: Desk, tiny: Path) -> None:
+    desk.hub.add(REPO, {"a\nb\tc.gguf": tiny, "d.gguf": tiny}, license="mit\nowner/other  9 downloads")
+    lines = desk.good("search", "tiny").stdout.splitlines()
+    assert lines[0] == f"{REPO}  0 downloads, mit owner/other  9 downloads"
+    assert [line.split()[0] for line in lines[1:]] == ["a", "d.gguf"]
+    assert lines[1].startswith("  a b c.gguf ")
+
+
 def test_a_narrow_terminal(stocked: Desk) -> None:
     with stocked.terminal("search", "tiny", COLUMNS="50", NO_COLOR="1") as terminal:
         output, code = terminal.finish()
