@@ -73,9 +73,10 @@ class Hub:
     @property
     def token(self) -> str | None:
         """What requests to the endpoint are authorized with, looked for each time. Raises `Forbidden`."""
-        if self._token is not None or self.offline:
-            return self._token
-        return find_token()
+        token = self._token if self._token is not None or self.offline else find_token()
+        if token and not (token.isascii() and token.isprintable()):
+            raise Forbidden("the hub's token holds characters that no token has: set HF_TOKEN to the right one.")
+        return token
 
     def search(self, search: Search) -> list[Repo]:
         """Repositories with GGUF files, each with its files; of one that may not be read there are none."""

@@ -34,6 +34,8 @@ def explain(error: Exception, asked: Asked) -> ForgeError:
             return _answered(error, asked)
         case HFValidationError():
             return InvalidRequest(f"{asked.repo!r} is no repository: it must be owner/name.", param="model")
+        case UnicodeEncodeError():
+            return InvalidRequest(f"{asked.endpoint} can't be asked for what isn't text in UTF-8.", param="model")
         case OfflineModeIsEnabled():
             return offline(asked)
         case _:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgelm.errors import ConfigError, UpstreamFailed
+from forgelm.errors import ConfigError, Forbidden, InvalidRequest, UpstreamFailed
 from forgelm.ipc.registry import Search
 from forgelm.registry import hub as module
 from forgelm.registry.hub import Hub
@@ -101,3 +101,23 @@ def test_an_endpoint_that_is_no_address(address: str, monkeypatch: pytest.Monkey
 def test_a_right_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/mirror/")
     assert open_hub(offline=True).endpoint == "http://127.0.0.1:9/mirror"
+
+
+@pytest.mark.parametrize("token", ["tökén", "hf_\u200babc", "hf_a\nb", "hf_\udcff"])
+def test_a_token_that_is_none(local: LocalHub, token: str) -> None:
+    """As one that was pasted with what isn't seen; nothing is sent."""
+    hub = Hub(endpoint=local.endpoint, token=token, limits=LIMITS, offline=False)
+    with pytest.raises(Forbidden, match="token holds characters that no token has"):
+        hub.search(Search())
+    assert local.log.requests() == []
+
+
+def test_what_is_no_text_is_not_asked_for(local: LocalHub) -> None:
+    """As a shell passes on what isn't UTF-8."""
+    local.add("own/rep", {"a.gguf": b"GGUF"})
+    hub = Hub(endpoint=local.endpoint, limits=LIMITS, offline=False)
+    with pytest.raises(InvalidRequest, match="isn't text in UTF-8"):
+        hub.search(Search(query="\udcff"))
+    with pytest.raises(InvalidRequest, match="isn't text in UTF-8"):
+        hub.repo("own/rep", "\udcff")
+    assert hub.search(Search(query="ö")) == []
