@@ -12,7 +12,7 @@ from forgelm.gguf.header import Header
 from forgelm.registry.headers import read_model
 from forgelm.registry.judge import Judgement, judge
 from forgelm.registry.modelfile import settings_of
-from forgelm.registry.names import Candidate, candidates, quant_of, split_of
+from forgelm.registry.names import Candidate, candidates, incomplete, quant_of, split_of
 from forgelm.registry.ollama import OllamaModel, is_ollamas, read_models
 from forgelm.registry.places import read_place, sha256_of, snapshots
 
@@ -152,19 +152,8 @@ class _Search:
         for candidate in models:
             self._candidate(folder, candidate)
         self.companions += [str(folder / name) for name in companions]
-        taken = {name for candidate in models for name in candidate.parts}
-        self._incomplete(folder, [name for name in sizes if name not in taken and name not in companions])
-
-    def _incomplete(self, folder: Path, names: Sequence[str]) -> None:
-        """Note what parts without their others lack."""
-        there: dict[tuple[str, int], dict[int, str]] = {}
-        for name in names:
-            if split := split_of(name):
-                there.setdefault((split[0], split[2]), {})[split[1]] = name
-        for (_, count), parts in there.items():
-            lacking = [number for number in range(1, count + 1) if number not in parts]
-            shown = ", ".join(map(str, lacking[:5])) + (", …" if len(lacking) > 5 else "")
-            self.refuse(folder / parts[min(parts)], f"of its {count} parts these aren't here: {shown}")
+        for name, reason in incomplete(sizes).items():
+            self.refuse(folder / name, reason)
 
     def _candidate(self, folder: Path, candidate: Candidate) -> None:
         parts = tuple(folder / name for name in candidate.parts)

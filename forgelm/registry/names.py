@@ -14,6 +14,7 @@ __all__ = [
     "Reference",
     "candidates",
     "choose",
+    "incomplete",
     "is_companion",
     "parse_reference",
     "quant_of",
@@ -114,6 +115,22 @@ def candidates(files: Iterable[tuple[str, int]]) -> tuple[list[Candidate], list[
             names = tuple(numbered[number] for number in range(1, count + 1))
             models.append(Candidate(names[0], quant_of(names[0]), sum(sizes[name] for name in names), names))
     return sorted(models, key=lambda model: model.file), companions
+
+
+def incomplete(files: Iterable[str]) -> dict[str, str]:
+    """Models of which not all parts are among `files`: the first part that is → what isn't, in words."""
+    found, there = dict[str, str](), dict[tuple[str, int], dict[int, str]]()
+    for name in files:
+        if not is_companion(name) and (split := split_of(name)):
+            there.setdefault((split[0], split[2]), {})[split[1]] = name
+    for (_, count), parts in there.items():
+        lacking = [number for number in range(1, count + 1) if number not in parts]
+        shown = ", ".join(map(str, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+        if lacking:
+            found[parts[min(parts)]] = f"of its {count} parts these are missing: {shown}"
+        elif len(parts) > count:
+            found[parts[min(parts)]] = f"it has more than its {count} parts"
+    return found
 
 
 def choose(

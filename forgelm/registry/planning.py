@@ -23,6 +23,7 @@ from forgelm.registry.names import (
     Reference,
     candidates,
     choose,
+    incomplete,
     is_companion,
     parse_reference,
     quant_of,
@@ -151,13 +152,7 @@ class Planner:
             raise InvalidRequest(f"{wanted.file} goes with a model and is none itself", param="file")
         presence = Presence(self._models, self._installed())
         repo = self._repo(wanted, presence)
-        found, _ = candidates((file.path, file.size) for file in repo.files)
-        candidate = choose(
-            found,
-            wanted.quant,
-            wanted.file,
-            lambda each: fitness.of_file(repo.id, each.file, each.quant, each.bytes).fits,
-        )
+        candidate = _choose(repo, wanted, fitness)
         for part in candidate.parts:
             safe_path(repo.id, part)
         repo = msgspec.structs.replace(repo, files=_files_of(repo, candidate))
@@ -243,6 +238,21 @@ def _found(repo: Repo, here: Presence, fitness: Fitness) -> HubModel:
         ),
         companions=tuple(companions),
     )
+
+
+def _choose(repo: Repo, wanted: Reference, fitness: Fitness) -> Candidate:
+    """Raises `NotFound` with what there is, and what there is a part of."""
+    found, _ = candidates((file.path, file.size) for file in repo.files)
+    try:
+        return choose(
+            found,
+            wanted.quant,
+            wanted.file,
+            lambda each: fitness.of_file(repo.id, each.file, each.quant, each.bytes).fits,
+        )
+    except NotFound as error:
+        lacking = [f" {file} isn't whole: {why}." for file, why in incomplete(file.path for file in repo.files).items()]
+        raise NotFound(f"{error}{''.join(lacking[:3])}", param=error.param) from None
 
 
 def _agree(file: RemoteFile, source: ModelSource) -> None:

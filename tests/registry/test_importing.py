@@ -196,7 +196,7 @@ def test_one_part_stands_for_all(tmp_path: Path, number: int) -> None:
 def test_parts_that_lack_one(tmp_path: Path, missing: int) -> None:
     parts = write_split(tmp_path, "big")
     parts.pop(missing).unlink()
-    expected = Found(refused={str(parts[0]): f"of its 3 parts these aren't here: {missing + 1}"})
+    expected = Found(refused={str(parts[0]): f"of its 3 parts these are missing: {missing + 1}"})
     assert find(tmp_path) == expected
     assert find(parts[1]) == expected
 
@@ -204,7 +204,7 @@ def test_parts_that_lack_one(tmp_path: Path, missing: int) -> None:
 def test_many_parts_that_lack_most(tmp_path: Path) -> None:
     (tmp_path / "big-00003-of-99999.gguf").touch()
     (reason,) = find(tmp_path).refused.values()
-    assert reason == "of its 99999 parts these aren't here: 1, 2, 4, 5, 6, …"
+    assert reason == "of its 99999 parts these are missing: 1, 2, 4, 5, 6, …"
 
 
 # --- LM Studio --------------------------------------------------------------------------------------------------------

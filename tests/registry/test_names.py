@@ -11,6 +11,7 @@ from forgelm.registry.names import (
     Candidate,
     candidates,
     choose,
+    incomplete,
     is_companion,
     quant_of,
     safe_path,
@@ -212,6 +213,17 @@ def test_a_file_that_was_asked_for(models: list[Candidate]) -> None:
     assert choose(models, file="Model-Q8_0.gguf").quant == "Q8_0"
     assert choose(models, file="BF16/Model-BF16-00002-of-00002.gguf").quant == "BF16"
     assert choose(models, file="Model-BF16-00001-of-00002.gguf").quant == "BF16"
+
+
+PARTS = ["M-00001-of-00009.gguf", "N-00002-of-00002.gguf", "O-00001-of-00001.gguf", "mmproj-00001-of-00002.gguf"]
+
+
+def test_parts_without_their_others() -> None:
+    assert incomplete([*PARTS, "P-00001-of-00001.gguf", "P-00002-of-00001.gguf", "q.gguf"]) == {
+        "M-00001-of-00009.gguf": "of its 9 parts these are missing: 2, 3, 4, 5, 6, …",
+        "N-00002-of-00002.gguf": "of its 2 parts these are missing: 1",
+        "P-00001-of-00001.gguf": "it has more than its 1 parts",
+    }
 
 
 @pytest.mark.parametrize("asked", [{"quant": "Q5_K_M"}, {"file": "Other.gguf"}, {"file": "mmproj-F16.gguf"}])

@@ -177,6 +177,17 @@ def test_a_file_cut_off_on_the_hub_is_refused(local: LocalHub, library: Library,
         library.plan(DownloadRequest(REPO))
 
 
+def test_a_part_that_is_missing_is_said(local: LocalHub, library: Library, tiny: Path) -> None:
+    local.add(REPO, {"m-Q8_0-00001-of-00003.gguf": tiny, "m-Q8_0-00003-of-00003.gguf": tiny})
+    said = r" m-Q8_0-00001-of-00003\.gguf isn't whole: of its 3 parts these are missing: 2\."
+    with pytest.raises(NotFound, match=r"There is no GGUF model in this repository\." + said):
+        library.plan(DownloadRequest(REPO))
+    local.add(REPO, {"m-Q8_0-00001-of-00003.gguf": tiny, "m-Q8_0-00003-of-00003.gguf": tiny, "m-Q4_0.gguf": tiny})
+    with pytest.raises(NotFound, match=r"There is no Q8_0 in this repository\. There is: Q4_0\." + said):
+        library.plan(DownloadRequest(REPO, quant="Q8_0"))
+    assert library.plan(DownloadRequest(REPO)).candidate.file == "m-Q4_0.gguf"
+
+
 @pytest.mark.parametrize(
     "name", ["../../out-Q4_0.gguf", "/etc/out-Q4_0.gguf", "a/../../out-Q4_0.gguf", ".x/m-Q4_0.gguf"]
 )
