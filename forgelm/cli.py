@@ -4,12 +4,13 @@ It does nothing itself. A subcommand's module is imported when that command runs
 pay for what `serve` needs.
 """
 
+import contextlib
 import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import click
 import rich_click
@@ -99,7 +100,7 @@ def forgelm(log_level: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the `forgelm` script."""
+    """Run what the command line says, and exit."""
     _require_streams()
     sys.exit(run(sys.argv[1:]))
 
@@ -119,30 +120,46 @@ def _require_streams() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; expected failures are one line on stderr."""
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()  # a broken pipe must show here, not in the interpreter's exit
-    except (ForgeError, click.ClickException) as error:
-        print(_line(error), file=sys.stderr)
-        return error.exit_code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except (KeyboardInterrupt, click.Abort):
+        code = _run(arguments)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # a broken pipe must show here, not in the interpreter's exit
+    except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         return _output_failed(error)
     return code
 
 
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        return _dispatch(arguments)
+    except (ForgeError, click.ClickException) as error:
+        print(_line(error), file=sys.stderr)
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.Abort:
+        return INTERRUPTED
+
+
 def _output_failed(error: OSError) -> int:
     """The exit code when nobody reads our output, or the disk it goes to is full; anything else is a bug."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC):
         raise error
-    # What is still buffered would fail again when the interpreter flushes it.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno == errno.EPIPE:
-        return BROKEN_PIPE
-    print(f"{PROGRAM}: {error.strerror}", file=sys.stderr)
-    return 1
+    _give_up(sys.stdout)
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            print(f"{PROGRAM}: {error.strerror}", file=sys.stderr)
+    _give_up(sys.stderr)
+    return BROKEN_PIPE if error.errno == errno.EPIPE else 1
+
+
+def _give_up(stream: TextIO) -> None:
+    """Drop what is still buffered and can't be written: it would fail again when the interpreter flushes it."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

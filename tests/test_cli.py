@@ -1,6 +1,8 @@
 """The command line from outside: help, versions, exit codes, pipes, and completion in real shells."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forgelm import __version__, cli
-from tests.program import FORGELM, Terminal, environment, forgelm, start
+from tests.program import FORGELM, PATIENCE, Terminal, environment, forgelm, start
 
 
 def one_line(text: str) -> str:
@@ -138,6 +140,31 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
         assert process.wait() == cli.BROKEN_PIPE
+
+
+@pytest.mark.parametrize("arguments", [["pull", "nobody"], ["--wrong"], ["pull", "starter", "--offline"]])
+def test_a_reader_that_leaves_both_streams_is_no_error(arguments: list[str], tmp_path: Path) -> None:
+    """`forgelm pull … 2>&1 | true` ended with Python's own 120."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with start(*arguments, stdout=theirs, stderr=theirs, cwd=tmp_path) as process:
+        os.close(theirs)
+        assert process.wait() == cli.BROKEN_PIPE
+
+
+def test_an_interruption_while_modules_are_loaded_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n")
+    with start("version", stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == -signal.SIGINT
+
+
+def test_interruptions_later_are_handled() -> None:
+    """As they were before modules were loaded, where the program may also have been told to be deaf to them."""
+    for before in ("signal.default_int_handler", "signal.SIG_IGN"):
+        code = f"import signal; signal.signal(signal.SIGINT, {before}); import forgelm.__main__ as m, forgelm.cli as c"
+        code += f"; c.main = lambda: print(signal.getsignal(signal.SIGINT) == {before}); m.main()"
+        assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment()) == "True\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
