@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forgelm import log, paths
+from forgelm.ipc.registry import WORKS
 
 MODULE = "forgelm.registry.main"
 SOCKET = "registry.sock"
@@ -44,6 +45,10 @@ class Sidecar:
         self.socket = attached
         """Where it listens, or will."""
         self.pid = 0
+        self.working = False
+        """It fetches or hashes: a core is busy with that, whenever nobody else wants it."""
+        self.on_working: Callable[[], None] = lambda: None
+        """Called after each change of `working`."""
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._log = log.get("sidecar")
@@ -115,8 +120,37 @@ class Sidecar:
             if self._stopping.is_set():
                 # Asked while it was being started.
                 process.terminate()
-            code = await process.wait()
+            try:
+                code = await self._stay(process, ours)
+            finally:
+                self._become(working=False)
         return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
+    async def _stay(self, process: asyncio.subprocess.Process, ours: socket.socket) -> int:
+        """Hear what the process says of itself until it ends; its exit code."""
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._hear, ours)
+        try:
+            return await process.wait()
+        finally:
+            loop.remove_reader(ours.fileno())
+
+    def _hear(self, ours: socket.socket) -> None:
+        try:
+            said = ours.recv(4096)
+        except BlockingIOError:
+            return
+        if said:
+            self._become(working=said.endswith(WORKS))
+        else:
+            asyncio.get_running_loop().remove_reader(ours.fileno())
+
+    def _become(self, *, working: bool) -> None:
+        if working != self.working:
+            self.working = working
+            self.on_working()
 
 
 def _private_directory() -> Path:

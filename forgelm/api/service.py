@@ -19,6 +19,7 @@ from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.switching import Switcher
 from forgelm.config import Profile
 from forgelm.errors import ForgeError, Unavailable
+from forgelm.ipc.messages import Spare
 from forgelm.ipc.registry import Installed, Kind
 from forgelm.metrics import Metrics
 from forgelm.sidecar import Sidecar
@@ -63,6 +64,8 @@ class Service:
         self.metrics = Metrics()
         self.client = EngineClient(self.profile.limits, self.metrics)
         self.registry = _client(sidecar) if sidecar else None
+        if sidecar is not None:
+            sidecar.on_working = self._spare
         self._loader = Loader(launcher, self._find, self._reserved)
         self.switcher = Switcher(self._loader, self.client, self.profile, self._loader.find, self._changed)
         self.sides = {each.kind: self._side(each) for each in beside}
@@ -128,8 +131,17 @@ class Service:
     async def _find(self, name: str) -> Installed | None:
         return await self.registry.find(name) if self.registry else None
 
+    def _spare(self) -> None:
+        """Have the engine leave the registry a core while it works: threads on all of them would wait for one."""
+        current = self.switcher.current
+        if current is not None and self._sidecar is not None:
+            current.supervisor.send(Spare(int(self._sidecar.working)))
+
     def _changed(self) -> None:
         current = self.switcher.current
+        if current is not None and current.supervisor.status.phase is Phase.READY and self._sidecar is not None:
+            # Also one that was started again.
+            self._spare()
         if current is None or current.supervisor.status.phase is not Phase.READY or current is self._announced:
             return
         self._announced = current

@@ -49,5 +49,8 @@ class Backend(Protocol):
         `Fetch` are. Sequences of a decode whose status taints are the caller's to wipe.
         """
 
+    def spare(self, cores: int) -> None:
+        """Compute with so many threads less than at the start, with one at least."""
+
     def close(self) -> None:
         """Give everything back."""

@@ -92,6 +92,8 @@ class FakeBackend:
         self.splits_batches = split_batches
         self.slots = FakeMemory(settings.slots + kept, settings.context, recurrent=split_batches)
         self._reading: list[Fetch] = []
+        self.spared = 0
+        """Cores that are left to others."""
         self.lose_restores = 0
         """This many of the next restores find no room. For tests."""
         self.statuses: list[DecodeStatus] = []
@@ -182,6 +184,10 @@ class FakeBackend:
 
     def archived(self) -> list[Kept]:
         return self.slots.archived()
+
+    def spare(self, cores: int) -> None:
+        """Note it: sleeping takes no core."""
+        self.spared = cores
 
     def close(self) -> None:
         self.slots.tokens.clear()

@@ -90,6 +90,7 @@ class LlamaBackend:
         self._rollback = drafting.rollback if drafting.on and recurrent else 0
         options = _options(engine, slots, threads, ranked, rollback=self._rollback, draft_rows=self._draft_rows)
         self._context = Context(self._model, options)
+        self._threads = threads
         if self._rollback and self._context.rollback_rows < self._rollback:
             raise ModelError(f"llama.cpp can't take tokens back from {self._model.architecture} models: no speculation")
         self._drafting = drafting
@@ -127,6 +128,10 @@ class LlamaBackend:
                 results.append(self._decode(operation))
         moves = self._vault.take_report()
         return Outcome(tuple(results), time.perf_counter() - began, moves)
+
+    def spare(self, cores: int) -> None:
+        # A drafting model's few rows are left alone: it is small, and seldom runs on a CPU.
+        self._context.set_threads(max(1, self._threads - cores))
 
     def _move(self, operation: Trim | Fork | Settle | Save | Restore | Drop | Archive | Fetch) -> None:
         match operation:

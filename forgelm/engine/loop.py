@@ -7,7 +7,7 @@ from forgelm.engine.backend import Backend
 from forgelm.engine.channel import Channel
 from forgelm.engine.plan import NO_DRAFTS
 from forgelm.engine.scheduler import Scheduler
-from forgelm.ipc.messages import Abort, Drain, Generate, Step, ToEngine, Working
+from forgelm.ipc.messages import Abort, Drain, Generate, Spare, Step, ToEngine, Working
 
 ANNOUNCE_SECONDS = 1.0
 """Steps predicted to take longer are announced, so that the watchdog waits for them."""
@@ -61,6 +61,8 @@ class Loop:
                     self._scheduler.add(message, now)
                 case Abort(request_id, choice):
                     self._scheduler.abort(request_id, now, choice)
+                case Spare(cores):
+                    self._backend.spare(cores)
                 case Drain():
                     self._draining = True
                     self._log.debug("draining")

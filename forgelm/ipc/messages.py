@@ -129,7 +129,16 @@ class Drain(Message, tag="drain", frozen=True):
     """Finish what runs, then exit 0."""
 
 
-ToEngine = Generate | Abort | Drain
+class Spare(Message, tag="spare", frozen=True):
+    """Leave so many cores to others from now on; 0 takes all again.
+
+    Threads that wait for each other many times a step are as slow as the one whose core somebody else has.
+    """
+
+    cores: int
+
+
+ToEngine = Generate | Abort | Drain | Spare
 
 
 # --- engine → API ------------------------------------------------------------------------------------------------

@@ -16,6 +16,9 @@ State = Literal["queued", "checking", "downloading", "verifying", "done", "faile
 BUDGET_HEADER = "forgelm-budget"
 """A `fit.budget.Budget` in JSON: the memory of the machine that asks, which isn't always the registry's."""
 
+WORKS, RESTS = b"w", b"r"
+"""What the sidecar writes to whoever started it when it begins to fetch or hash, and when it has ended."""
+
 Text = Annotated[str, Meta(max_length=500)]
 
 

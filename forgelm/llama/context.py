@@ -121,6 +121,10 @@ class Context:
         self._max_outputs = _max_outputs(options)
         self.ranking = Ranking(self._handle, options.ranked_slots, options.candidates)
 
+    def set_threads(self, count: int) -> None:
+        """Compute with `count` threads from the next decode on. Flash attention's sums differ by noise with it."""
+        L.llama_set_n_threads(self._handle, count, count)
+
     def close(self) -> None:
         """Free memory and compute buffers. Harmless when called again."""
         if self._handle:

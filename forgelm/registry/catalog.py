@@ -85,7 +85,7 @@ def _names(model: Lying) -> Iterator[str]:
 
 
 def _short_names(model: Lying) -> Iterator[str]:
-    """What people call a model when there is one of it alone: "qwen3.5-9b", of a repository or Ollama's "qwen3.5:9b"."""
+    """What people call a model that is alone: "qwen3.5-9b", of a repository's name or Ollama's "qwen3.5:9b"."""
     repo = _repo(model)
     if repo:
         yield repo.rpartition("/")[2].lower().removesuffix("-gguf").removesuffix("-mtp")

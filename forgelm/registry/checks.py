@@ -10,6 +10,7 @@ from forgelm.ipc.registry import Installed, Verification
 from forgelm.registry.job import Notify, failure_of
 from forgelm.registry.library import Library
 from forgelm.registry.progress import Cancelled, Meter, Progress
+from forgelm.registry.working import working
 
 
 class Check:
@@ -53,7 +54,8 @@ class Check:
 
     def _run(self) -> None:
         try:
-            model = self._library.verify(self._now.model, self._advance, self._cancel)
+            with working():
+                model = self._library.verify(self._now.model, self._advance, self._cancel)
         except Cancelled:
             return
         except Exception as error:  # noqa: BLE001  whatever it was, who waits is told

@@ -18,6 +18,7 @@ from forgelm.registry.library import Library
 from forgelm.registry.planning import Planned
 from forgelm.registry.progress import Cancelled
 from forgelm.registry.records import Record, Records
+from forgelm.registry.working import working
 
 AT_ONCE = 2
 KEPT = 50
@@ -166,7 +167,8 @@ class Jobs:
         """Fetch, in a thread of its own."""
         model, failure = "", None
         try:
-            model = self._library.pull(job.planned, accept_license=True, progress=job.advance, cancel=job.cancel).id
+            with working():
+                model = self._library.pull(job.planned, accept_license=True, progress=job.advance, cancel=job.cancel).id
         except Cancelled:
             pass
         except Exception as error:  # noqa: BLE001  whatever it was, the download is over and its client is told

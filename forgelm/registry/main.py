@@ -29,6 +29,7 @@ from forgelm.registry.listening import Listener
 from forgelm.registry.opening import open_hub
 from forgelm.registry.settings import RegistryConfig
 from forgelm.registry.threads import Threads
+from forgelm.registry.working import tell
 
 GRACE_SECONDS = 1
 """For requests and downloads to stop in order."""
@@ -62,6 +63,7 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
     Raises `MachineError` when another registry listens at the socket.
     """
     _yield_to_everybody()
+    tell(parent)
     # The starter's place, and those of all profiles' models, come from the environment.
     os.environ["FORGELM_MODELS"] = config.models
     state = Path(config.state)

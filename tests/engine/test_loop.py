@@ -14,7 +14,7 @@ from forgelm.engine.pacing import Pacer
 from forgelm.engine.routes import Costs, Shape
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.framing import FrameError, frame
-from forgelm.ipc.messages import Abort, Drain, Step, ToEngine, Working
+from forgelm.ipc.messages import Abort, Drain, Spare, Step, ToEngine, Working
 from tests.engine.harness import NO_CACHE, alone, generate
 from tests.engine.peer import GARBAGE, PATIENCE, Peer
 
@@ -204,6 +204,20 @@ def test_half_a_message_and_then_the_end_is_the_end(peer: Peer) -> None:
     peer.socket.close()
     assert peer.ended
     assert isinstance(peer.result, PeerGone)
+
+
+def test_cores_are_left_to_others_between_two_steps(peer: Peer) -> None:
+    backend = FakeBackend(FakeSettings(step=0.001, context=CELLS, slots=4), sleep=lambda _: None)
+    memory = Memory(Shape(CELLS), slots=4, cache=NO_CACHE, costs=Costs(0.001))
+    scheduler = Scheduler(memory, Pacer("low_latency", 0.0, 64, 0.001), parallel=4)
+    peer.start(lambda channel: Loop(channel, scheduler, backend).run())
+    request = generate(1, 10, 5)
+    peer.send(Spare(1), request)
+    assert peer.answer(1) == alone(request, CELLS)
+    assert backend.spared == 1
+    peer.send(Spare(0), Drain())
+    assert peer.ended
+    assert backend.spared == 0
 
 
 def test_drain_ends_an_idle_engine(peer: Peer) -> None:

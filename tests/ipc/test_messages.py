@@ -24,6 +24,7 @@ from forgelm.ipc.messages import (
     ModelFacts,
     Ready,
     Sampling,
+    Spare,
     Stats,
     Step,
     Timings,
@@ -59,6 +60,7 @@ TO_ENGINE: dict[str, ToEngine] = {
     "abort": Abort(70_000),
     "abort a choice": Abort(1, 2),
     "drain": Drain(),
+    "spare": Spare(1),
 }
 FROM_ENGINE: dict[str, FromEngine] = {
     "loading": Loading(0.5),
@@ -85,6 +87,7 @@ GOLDEN = {
     "abort": ("0d00000093a561626f7274ce00011170ff"),
     "abort a choice": ("0900000093a561626f72740102"),
     "drain": ("0700000091a5647261696e"),
+    "spare": ("0800000092a5737061726501"),
     "loading": ("1200000092a76c6f6164696e67cb3fe0000000000000"),
     "ready": (
         "5d00000092a57265616479dc0017a56c6c616d61a474696e7901020304050607a3663136c20091a343505502a26231cb3fe0"

@@ -57,6 +57,21 @@ def test_a_batch_may_be_several_ubatches(hybrid: Model) -> None:
         assert_same(feed(context, 0, text), from_scratch(hybrid.handle, text))
 
 
+@pytest.mark.parametrize("flash_attention", ["on", "off"])
+def test_the_number_of_threads_changes_nothing_but_noise(starter: Model, flash_attention: str) -> None:
+    """It changes while answers are written. Flash attention adds up as many parts as there are threads."""
+    prompt = words(starter, 1, 300)
+    found = []
+    for counts in ((2, 2), (2, 1), (1, 2), (1, 1)):
+        with opened(starter, threads=2, flash_attention=flash_attention) as context:
+            context.set_threads(counts[0])
+            feed(context, 0, prompt)
+            context.set_threads(counts[1])
+            found.append(feed(context, 0, prompt[:1]))
+    for logits in found[1:]:
+        assert_same(logits, found[0], noise(starter) if flash_attention == "on" else 1e-9)
+
+
 def test_closing_twice_is_harmless(hybrid: Model) -> None:
     context = Context(hybrid, options())
     context.close()

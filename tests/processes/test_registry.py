@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -221,6 +222,33 @@ def test_the_registrys_death_is_nobodys_concern(tmp_path: Path, hub: LocalHub, s
         assert finished(server, job["id"])["state"] == "done"
         assert hub.log.sent() < starter_profile().model.bytes + 40e6
         assert "registry down, restarting" in [line["event"] for line in server.log]
+
+
+def test_the_engine_leaves_the_registry_a_core_while_it_works(
+    tmp_path: Path, hub: LocalHub, starter_path: Path
+) -> None:
+    """Seen from outside: how many of its threads compute."""
+    hub.faults.rate = 4e6
+    with serving(tmp_path, hub, "--model", str(starter_path), "--threads", "2", "--omp-wait", "auto") as server:
+        server.ready()
+        answering(server)
+        engine = psutil.Process(engine_pid(server))
+
+        def computing() -> int:
+            """Threads that took a share of the time in which an answer was written."""
+            before = {each.id: each.user_time + each.system_time for each in engine.threads()}
+            began = time.monotonic()
+            assert server.chat("Tell me a story.", max_tokens=150, ignore_eos=True).status_code == 200
+            share = 0.2 * (time.monotonic() - began)
+            after = {each.id: each.user_time + each.system_time for each in engine.threads()}
+            return sum(seconds - before.get(thread, 0.0) > share for thread, seconds in after.items())
+
+        assert computing() == 2
+        job = ask(server, "POST", "/download", json={"repo": REPO}).json()["id"]
+        until(lambda: ask(server, "GET", f"/downloads/{job}").json()["state"] == "downloading", "it fetches")
+        assert computing() == 1
+        ask(server, "DELETE", f"/downloads/{job}")
+        until(lambda: computing() == 2, "it has all cores again")
 
 
 def test_the_registry_wants_the_servers_key(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
