@@ -3,15 +3,7 @@
 from pathlib import Path
 
 from forgelm.errors import ConfigError
-
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""The format that most models which bring no template of their own were tuned on, if on any."""
-
+from forgelm.text.template import CHATML
 
 def chosen_template(asked: str, own: str | None) -> str | None:
     """The source of the template: `own` unless another was asked for, "chatml" or a file.
