@@ -5,6 +5,7 @@ from pathlib import Path
 from forgelm.errors import ConfigError
 from forgelm.text.template import CHATML
 
+
 def chosen_template(asked: str, own: str | None) -> str | None:
     """The source of the template: `own` unless another was asked for, "chatml" or a file.
 
