@@ -26,6 +26,7 @@ Waiting = Literal["keep", "refuse"]
 Pooling = Literal["auto", "mean", "cls", "last"]
 SpeculationWord = Literal["auto", "off"]
 Drafter = Literal["auto", "ngram", "draft", "mtp"]
+LogFormat = Literal["auto", "json", "console"]
 ToolFormat = Literal["auto", "qwen35", "hermes", "llama3", "mistral", "generic"]
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -261,6 +262,32 @@ class Server(Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 
 
+class Metrics(Section, frozen=True):
+    """How `/metrics` is reached."""
+
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Serve it on a port of its own as well, which needs no key; 0 doesn't."""
+    host: str = "127.0.0.1"
+    """The address of that port."""
+    keyed: bool = False
+    """Whether `/metrics` on the API's port wants an API key. Off: scrapers need none."""
+    token_file: str = ""
+    """A file with a token that scrapers must send as `Authorization: Bearer`, on either port; an API key does, too."""
+    vllm_names: bool = False
+    """Show the figures that dashboards and inference gateways made for vLLM read under its names, too."""
+
+
+class Logs(Section, frozen=True):
+    """What is written to stderr."""
+
+    format: LogFormat = "auto"
+    """"auto" is for people on a terminal, and JSON lines elsewhere."""
+    requests: bool = True
+    """One line for each request when it has ended."""
+    prompts: bool = False
+    """With it what was asked and answered: what users wrote. For debugging."""
+
+
 class Switching(Section, frozen=True):
     """Going over to another installed model, and resting."""
 
@@ -331,6 +358,8 @@ class Profile(Section, frozen=True):
     limits: Limits = Limits()
     server: Server = Server()
     switching: Switching = Switching()
+    metrics: Metrics = Metrics()
+    logs: Logs = Logs()
     sampling: Sampling = Sampling()
     chat: Chat = Chat()
     speculation: SpeculationWord | Speculation = "auto"

@@ -115,6 +115,8 @@ class Generate(Message, tag="generate", frozen=True):
     """Until so many are generated no stop token is drawn."""
     budget: Budget | None = None
     drafting: Drafting = Drafting()
+    name: str = ""
+    """What logs call the request, in every process: its client's `X-Request-Id`."""
 
 
 class Abort(Message, tag="abort", frozen=True):
@@ -274,6 +276,27 @@ class Stats(Message, frozen=True):
     """One per sequence that had guesses computed in this step."""
     drafting: float = 0.0
     """Seconds spent on guessing in this step."""
+    cells_highest: int = 0
+    """The highest KV cell in use, plus one: what a decode has to visit."""
+    decodes: int = 0
+    """Calls of `llama_decode` in this step."""
+    ubatches: int = 0
+    """Physical batches that they were split into."""
+    output_rows: int = 0
+    """Rows of which logits were wanted."""
+    host_seconds: float = 0.0
+    """Part of `seconds` that this process itself took: drawing, grammars, verifying; not the model, and not copies."""
+
+
+class Admission(Message, frozen=True):
+    """Where one sequence got its prefix from, when it began to run."""
+
+    tokens: int
+    """Of its prompt."""
+    cached: int
+    """Of these, taken from memory."""
+    tier: Literal["", "device", "host", "disk"] = ""
+    """The slowest tier that any of them came from; "" where none did."""
 
 
 class Step(Message, tag="step", frozen=True):
@@ -283,6 +306,8 @@ class Step(Message, tag="step", frozen=True):
     stats: Stats
     started: tuple[int, ...] = ()
     """Requests that left the queue with this step."""
+    admissions: tuple[Admission, ...] = ()
+    """One per sequence that began to run for the first time."""
 
 
 class Fatal(Message, tag="fatal", frozen=True):
