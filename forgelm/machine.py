@@ -221,11 +221,16 @@ def read_gpus(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus
     except nvml.NVMLError as error:
         return Gpus(reason=_nvml_reason(nvml, error))
     try:
-        return _visible(_cards(nvml), environ)
+        return list_gpus(nvml, environ)
     except nvml.NVMLError as error:
         return Gpus(reason=f"the NVIDIA driver answers with an error: {error}")
     finally:
         nvml.nvmlShutdown()
+
+
+def list_gpus(nvml: Any, environ: Mapping[str, str] = os.environ) -> Gpus:
+    """What `read_gpus` tells, by an NVML that is open already. Raises its `NVMLError`."""
+    return _visible(_cards(nvml), environ)
 
 
 def _cards(nvml: Any) -> Gpus:

@@ -20,6 +20,8 @@ LAYERS = (
         "forgelm.supervisor",
         "forgelm.sidecar",
         "forgelm.metrics",
+        "forgelm.gpu_status",
+        "forgelm.processes",
         "forgelm.engine",
         "forgelm.starter",
         "forgelm.fit",
