@@ -142,6 +142,11 @@ class Keeper(ABC, Generic[OwnerT]):
 
     # --- what others ask ---
 
+    @property
+    def ready_since(self) -> float | None:
+        """When the present child got ready, by the monotonic clock; None while it isn't."""
+        return self._ready_since if self.status.phase is Phase.READY else None
+
     def send(self, message: Message) -> None:
         """Write a message to the child; dropped when there is none, since `on_down` has told its requests so."""
         if self._link is None:

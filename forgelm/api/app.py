@@ -12,6 +12,7 @@ from forgelm.api.routes.embeddings import side_routes
 from forgelm.api.routes.health import health_routes
 from forgelm.api.routes.models import model_routes
 from forgelm.api.routes.openai import openai_routes
+from forgelm.api.routes.status import status_routes
 from forgelm.api.service import Service
 
 
@@ -37,7 +38,7 @@ def make_app(
 
 
 def _routes(service: Service) -> list[HTTPRouteHandler]:
-    routes = [*openai_routes(service), *model_routes(service), *health_routes(service)]
+    routes = [*openai_routes(service), *model_routes(service), *health_routes(service), *status_routes(service)]
     routes += side_routes(service.sides.get("embedding"), service.sides.get("rerank"))
     if service.registry is not None:
         # Its HTTP client library costs a server without a registry nothing.

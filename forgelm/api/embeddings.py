@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from forgelm.api.side_client import SideClient
+from forgelm.api.served import quant_of
+from forgelm.api.side_client import SideClient, Ticket
 from forgelm.api.side_keeper import SideKeeper
 from forgelm.config import Embedding, Limits, Side
 from forgelm.errors import ModelError, ModelNotFound, Unavailable
@@ -85,6 +86,7 @@ class SideModel:
         self.created = int(path.stat().st_mtime)
         self.bytes = path.stat().st_size
         self.names = frozenset(name.lower() for name in (self.model_id, path.name, *names))
+        self.file = path.name
         self._path = path
         self._limits = limits
         self._client = SideClient(kind, limits, metrics)
@@ -129,6 +131,21 @@ class SideModel:
         """Of its process; 0 before the first."""
         return self._keeper.pid
 
+    @property
+    def quant(self) -> str:
+        """Such as "Q8_0"; "" before its vocabulary was opened, and where the file doesn't say."""
+        return quant_of(self._text.vocabulary) if self._text else ""
+
+    @property
+    def ready_since(self) -> float | None:
+        """When its process got ready, by the monotonic clock; None while there is none."""
+        return self._keeper.ready_since
+
+    @property
+    def tickets(self) -> tuple[Ticket, ...]:
+        """The open requests, oldest first."""
+        return self._client.tickets
+
     def require_name(self, name: str) -> None:
         """Raise `ModelNotFound` if a request that names `name` means another model; "" is any."""
         if name and name.lower() not in self.names:
@@ -136,12 +153,12 @@ class SideModel:
                 f"this server's {self.kind} model is {self.model_id!r}, not {name[:80]!r}", param="model"
             )
 
-    async def compute(self, prepare: Prepare) -> Computed:
-        """Start the process if need be, prepare a request's texts and compute them.
+    async def compute(self, prepare: Prepare, name: str = "") -> Computed:
+        """Start the process if need be, prepare a request's texts and compute them; logs call the request `name`.
 
         A caller that is cancelled takes back what has not begun. Raises `RequestError`.
         """
-        with self._client.admitted() as ticket:
+        with self._client.admitted(name) as ticket:
             # Before the vocabulary is opened here: llama.cpp ends a process on some broken ones.
             facts = await self._ready()
             texts = await self._prepared(prepare, facts)

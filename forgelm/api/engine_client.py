@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from forgelm.api.mailbox import Job, Mailbox, Ticket
+from forgelm.api.mailbox import NOBODY, Caller, Job, Mailbox, Ticket
 from forgelm.config import Limits
 from forgelm.errors import EngineFailed, Overloaded, Unavailable
 from forgelm.ipc.messages import Abort, Delta, FinishReason, Stats, Step
@@ -64,7 +64,7 @@ class EngineClient:
             raise Unavailable(f"the model is loading ({status.percent:.0f} %)", retry_after=2)
         raise Unavailable(f"the engine is {status.phase.value}: {status.reason or 'no reason given'}", retry_after=5)
 
-    def submit(self, *jobs: Job) -> Ticket:
+    def submit(self, *jobs: Job, caller: Caller = NOBODY) -> Ticket:
         """Queue a request's prompts, which have as many choices each, and return its ticket.
 
         Raises `Unavailable` or `Overloaded`, and then nothing is queued.
@@ -74,9 +74,9 @@ class EngineClient:
         self._require_room(len(jobs), prompt_tokens)
         assert self._supervisor is not None
         ids = [next(self._ids) for _ in jobs]
-        ticket = Ticket(ids[0], jobs, time.monotonic())
+        ticket = Ticket(ids[0], jobs, time.monotonic(), caller)
         for request_id, job in zip(ids, jobs, strict=True):
-            self._supervisor.send(job.message(request_id))
+            self._supervisor.send(job.message(request_id, caller.name))
             self._open[request_id] = ticket
         self._waiting += len(jobs)
         self._waiting_tokens += prompt_tokens
@@ -128,6 +128,16 @@ class EngineClient:
     @property
     def has_open_requests(self) -> bool:
         return bool(self._open)
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """The open requests, oldest first."""
+        return list(dict.fromkeys(self._open.values()))
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return self._waiting
 
     def _require_room(self, prompts: int, prompt_tokens: int) -> None:
         limits = self._limits

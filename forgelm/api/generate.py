@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from forgelm.api.engine_client import EngineClient, failure
 from forgelm.api.logprobs import Entry, Ledger
-from forgelm.api.mailbox import Mailbox, Ticket
+from forgelm.api.mailbox import NOBODY, Caller, Mailbox, Ticket
 from forgelm.api.prepare import Prepared
 from forgelm.errors import InvalidRequest
 from forgelm.ipc.messages import TokenLogprobs
@@ -151,10 +151,16 @@ class Choice:
 class Generation:
     """Made when the request is accepted; raises what `EngineClient.submit` raises."""
 
-    def __init__(self, prepared: Prepared, client: EngineClient, pieces: Pieces) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        client: EngineClient,
+        pieces: Pieces,
+        caller: Caller = NOBODY,
+    ) -> None:
         self.prepared = prepared
         self._client = client
-        self.ticket = client.submit(*(prompt.job for prompt in prepared.prompts))
+        self.ticket = client.submit(*(prompt.job for prompt in prepared.prompts), caller=caller)
         asked = [prompt for prompt in prepared.prompts for _ in range(prompt.job.choices)]
         self.choices = [Choice(index, self.ticket, prompt, client, pieces) for index, prompt in enumerate(asked)]
 

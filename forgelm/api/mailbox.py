@@ -5,7 +5,7 @@ Filled by `EngineClient`, read by the one task that answers the request.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,17 +44,30 @@ class Job(msgspec.Struct, frozen=True):
     def prompt_tokens(self) -> int:
         return len(self.prompt) // 4
 
-    def message(self, request_id: int) -> Generate:
+    def message(self, request_id: int, name: str = "") -> Generate:
         """The engine's order for it."""
-        return Generate(request_id, **{name: getattr(self, name) for name in self.__struct_fields__})
+        return Generate(request_id, name=name, **{name: getattr(self, name) for name in self.__struct_fields__})
+
+
+class Caller(NamedTuple):
+    """Who asks, for logs and for `/status`."""
+
+    name: str = ""
+    """The request's: what its client got as `X-Request-Id`."""
+    model: str = ""
+
+
+NOBODY = Caller()
 
 
 class Mailbox:
     """One choice's results, merged until they are read. Filled by the client, read by one task."""
 
-    __slots__ = ("cached", "error", "finish", "first_token", "last_token", "logprobs", "timings", "tokens")
+    __slots__ = ("cached", "error", "finish", "first_token", "last_token", "logprobs", "taken", "timings", "tokens")
 
     def __init__(self) -> None:
+        self.taken = 0
+        """Tokens that were read."""
         self.first_token = 0.0
         self.last_token = 0.0
         self.tokens: list[int] = []
@@ -68,10 +81,16 @@ class Mailbox:
     def take(self) -> tuple[list[int], list[TokenLogprobs]]:
         """The tokens that came since the last call, and their log-probabilities."""
         tokens, self.tokens = self.tokens, []
+        self.taken += len(tokens)
         logprobs = self.logprobs
         if logprobs:
             self.logprobs = []
         return tokens, logprobs
+
+    @property
+    def generated(self) -> int:
+        """Tokens that came, read or not."""
+        return self.taken + len(self.tokens)
 
 
 class Ticket:
@@ -85,6 +104,7 @@ class Ticket:
         "_waiter",
         "arrived",
         "boxes",
+        "caller",
         "id",
         "news",
         "ping_due",
@@ -94,9 +114,10 @@ class Ticket:
         "touched",
     )
 
-    def __init__(self, first_id: int, jobs: Sequence[Job], now: float) -> None:
+    def __init__(self, first_id: int, jobs: Sequence[Job], now: float, caller: Caller = NOBODY) -> None:
         self.id = first_id
         """The first prompt's; the others' follow."""
+        self.caller = caller
         self.queued = {first_id + index: job.prompt_tokens for index, job in enumerate(jobs)}
         """Tokens of the prompts that are in the engine's queue, by id."""
         self.prompt_tokens = sum(self.queued.values())
@@ -136,6 +157,11 @@ class Ticket:
     def aborted(self) -> bool:
         """Whether it was given up."""
         return any(box.finish == "abort" for box in self.boxes)
+
+    @property
+    def generated(self) -> int:
+        """Tokens drawn for all choices."""
+        return sum(box.generated for box in self.boxes)
 
     @property
     def cached(self) -> int:

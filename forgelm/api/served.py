@@ -15,6 +15,7 @@ from forgelm.api.engine_client import EngineClient
 from forgelm.api.prepare import Preparer
 from forgelm.config import FLUSH_SECONDS, Profile
 from forgelm.errors import ConfigError, ModelError
+from forgelm.gguf.file_types import quant_name
 from forgelm.ipc.registry import Installed
 from forgelm.llama.vocab import Vocabulary
 from forgelm.supervisor import Command, Phase, Supervisor
@@ -73,6 +74,9 @@ class TextSide:
         """
         self.created = int(model.stat().st_mtime) if model.exists() else 0
         self.vocabulary = vocabulary = Vocabulary.open(model)
+        self.quant = quant_of(vocabulary)
+        """Such as "Q4_K_M"; "" where the file doesn't say."""
+        self.architecture = vocabulary.metadata("general.architecture")
         try:
             self.preparer = Preparer(profile, vocabulary, _template(profile, vocabulary))
             self.marked_pieces = vocabulary.showing(self.preparer.shown)
@@ -80,6 +84,12 @@ class TextSide:
         except BaseException:
             vocabulary.close()
             raise
+
+
+def quant_of(vocabulary: Vocabulary) -> str:
+    """The quantization that a model's file tells; "" where it doesn't."""
+    number = vocabulary.metadata("general.file_type")
+    return quant_name(int(number)) if number.isdecimal() else ""
 
 
 def _template(profile: Profile, vocabulary: Vocabulary) -> ChatTemplate | None:

@@ -124,6 +124,11 @@ class Service:
         for each in self.sides.values():
             each.end_all(reason)
 
+    @property
+    def registry_pid(self) -> int:
+        """Of the registry process; 0 where there is none, or somebody else's is used."""
+        return self._sidecar.pid if self._sidecar else 0
+
     async def installed(self) -> tuple[Installed, ...]:
         """Models on this machine; none while the registry doesn't answer."""
         return await self.registry.models() if self.registry else ()

@@ -1,6 +1,7 @@
 """Requests in a side process, as the API sees them: admission, delivery, and the end of every one of them."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -17,8 +18,11 @@ from forgelm.supervisor import Phase
 class Ticket:
     """One client's request: its vectors as they come."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, name: str = "") -> None:
         self.id = number
+        self.name = name
+        """What logs call the request."""
+        self.arrived = time.monotonic()
         self.vectors: dict[int, bytes] = {}
         self.texts = 0
         self.tokens = 0
@@ -41,7 +45,7 @@ class SideClient:
         self._limits = limits
         self._metrics = metrics
         self._ids = count(1)
-        self._admitted: set[Ticket] = set()
+        self._admitted: dict[int, Ticket] = {}
         self._open: dict[int, Ticket] = {}
         """Those that the process owes something."""
         self._keeper: SideKeeper | None = None
@@ -54,16 +58,16 @@ class SideClient:
     # --- requests ---
 
     @contextmanager
-    def admitted(self) -> Iterator[Ticket]:
-        """A place for one request, for as long as the block. What is left of it afterwards is forgotten.
+    def admitted(self, name: str = "") -> Iterator[Ticket]:
+        """A place for one request, called `name` in logs, for as long as the block. What is left of it is forgotten then.
 
         Raises `Overloaded`.
         """
-        waiting = sum(not ticket.begun.is_set() for ticket in self._admitted)
+        waiting = sum(not ticket.begun.is_set() for ticket in self._admitted.values())
         if waiting >= self._limits.queue:
             raise self._full(waiting)
-        ticket = Ticket(next(self._ids))
-        self._admitted.add(ticket)
+        ticket = Ticket(next(self._ids), name)
+        self._admitted[ticket.id] = ticket
         reason = "abort"
         try:
             yield ticket
@@ -73,7 +77,7 @@ class SideClient:
             raise
         finally:
             # No await may come here: a cancelled task's further awaits are cancelled too.
-            self._admitted.discard(ticket)
+            del self._admitted[ticket.id]
             self._end(ticket)
             self._metrics.side_requests.labels(self._kind, reason).inc()
 
@@ -98,7 +102,7 @@ class SideClient:
         ticket.texts, ticket.tokens = len(texts), tokens
         assert self._keeper is not None
         for index, text in enumerate(texts):
-            self._keeper.send(Embed(ticket.id, index, text))
+            self._keeper.send(Embed(ticket.id, index, text, ticket.name))
         self._open[ticket.id] = ticket
         try:
             async with asyncio.timeout(self._limits.queue_seconds):
@@ -139,6 +143,11 @@ class SideClient:
     @property
     def has_open_requests(self) -> bool:
         return bool(self._open)
+
+    @property
+    def tickets(self) -> tuple[Ticket, ...]:
+        """Of all requests that were let in and haven't ended, oldest first."""
+        return tuple(self._admitted.values())
 
     def on_vectors(self, vectors: Vectors) -> None:
         """Deliver what a decode gave."""

@@ -44,6 +44,8 @@ class Embed(Message, tag="embed", frozen=True):
     """Which of the request's texts it is."""
     tokens: bytes
     """Token ids, little-endian int32; at least one, and no more than the context."""
+    name: str = ""
+    """What logs call the request, in every process."""
 
 
 class Forget(Message, tag="forget", frozen=True):

@@ -6,21 +6,13 @@ import msgspec
 
 from forgelm.errors import ModelError
 from forgelm.fit.published import QWEN35
+from forgelm.gguf.file_types import quant_name
 from forgelm.gguf.header import Header
 from forgelm.ipc.registry import Kind
 from forgelm.registry.architectures import COMPANIONS, EMBEDDING, KNOWN, UNSERVED
 from forgelm.registry.headers import COUNT, elements
 from forgelm.registry.names import quant_of
 
-_FILE_TYPES = """
-    F32 F16 Q4_0 Q4_1 . . . Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS
-    Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 . . . TQ1_0 TQ2_0 MXFP4_MOE NVFP4
-    Q1_0 Q2_0
-"""
-FILE_TYPES = {number: name for number, name in enumerate(_FILE_TYPES.split()) if name != "."}
-"""llama.cpp's `llama_ftype`: number in `general.file_type` → name, without those that were dropped."""
-GUESSED = 1024
-"""Bit of a file type that wasn't told but guessed."""
 RANK = 4
 """llama.cpp's `llama_pooling_type` of models that rank texts."""
 POOLING = (1, 2, 3)
@@ -174,7 +166,7 @@ def _template_note(source: str) -> str:
 
 def _quant(header: Header) -> str:
     kind = header.values.get("general.file_type")
-    return FILE_TYPES.get(kind & ~GUESSED, "") if isinstance(kind, int) else ""
+    return quant_name(kind) if isinstance(kind, int) else ""
 
 
 def _commonest_type(header: Header) -> str:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from forgelm.errors import ModelError
+from forgelm.gguf.file_types import FILE_TYPES, GUESSED
 from forgelm.gguf.parse import read
 from forgelm.llama.lib import L
 from forgelm.llama.model import Model
 from forgelm.registry.architectures import COMPANIONS, EMBEDDING, KNOWN, UNSERVED
-from forgelm.registry.judge import FILE_TYPES, GUESSED, NO_TEMPLATE, judge
+from forgelm.registry.judge import NO_TEMPLATE, judge
 from tests.registry.files import header_of, rewrite, write_tiny
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
