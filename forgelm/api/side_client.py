@@ -59,7 +59,7 @@ class SideClient:
 
     @contextmanager
     def admitted(self, name: str = "") -> Iterator[Ticket]:
-        """A place for one request, called `name` in logs, for as long as the block. What is left of it is forgotten then.
+        """A place for one request, called `name` in logs, for as long as the block. Leftovers are then forgotten.
 
         Raises `Overloaded`.
         """
