@@ -12,6 +12,7 @@ from contextlib import suppress
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from forgelm import log
+from forgelm.api.access import access_of
 from forgelm.api.generate import Generation, Said
 from forgelm.api.sse import PING, Writer
 from forgelm.errors import InternalError, RequestError
@@ -38,6 +39,7 @@ class Answer:
         self._writer = Writer(generation, model, vocabulary)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._access = access_of(scope)
         watcher = asyncio.create_task(self._watch(receive))
         try:
             if self._generation.prepared.stream:
@@ -66,7 +68,8 @@ class Answer:
             try:
                 news = await generation.next()
             except Exception as error:  # noqa: BLE001  the status line is out: the stream itself must say that it failed
-                await send(_body(b"data: " + envelope(_reported(error)) + b"\n\n", more=False))
+                told = self._reported(error)
+                await send(_body(b"data: " + envelope(told) + b"\n\n", more=False))
                 return
             data = b"".join([self._written(said) for said in news])
             if data:
@@ -91,18 +94,19 @@ class Answer:
             try:
                 said += await self._generation.next()
             except RequestError as error:
+                self._access.refused(error)
                 await _send_json(send, error.status, envelope(error), headers(error))
                 return
         if not self._generation.ticket.aborted:
             await _send_json(send, 200, self._writer.whole(said), {})
 
-
-def _reported(error: Exception) -> RequestError:
-    """What a client is told of `error`; a bug of ours goes to the log."""
-    if isinstance(error, RequestError):
+    def _reported(self, error: Exception) -> RequestError:
+        """What a client is told of `error`; a bug of ours goes to the log."""
+        if not isinstance(error, RequestError):
+            log.get("api").error("unhandled exception in a stream", request=self._access.id, exc_info=error)
+            error = InternalError("the server failed on this request; its log has the details")
+        self._access.refused(error)
         return error
-    log.get("api").error("unhandled exception in a stream", exc_info=error)
-    return InternalError("the server failed on this request; its log has the details")
 
 
 def _body(data: bytes, *, more: bool = True) -> HTTPResponseBodyEvent:

@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
 
+from forgelm.api.access import Recorded
 from forgelm.api.auth import key_guard
 from forgelm.api.errors import exception_handler
 from forgelm.api.routes.embeddings import side_routes
@@ -18,7 +20,7 @@ from forgelm.api.service import Service
 
 def make_app(
     service: Service, *, api_keys: tuple[str, ...] = (), on_unusable: Callable[[str], None] = lambda _: None
-) -> Litestar:
+) -> ASGIApp:
     """The app; its lifespan runs the service's engine. `on_unusable` hears why when the engine can't ever start."""
 
     @asynccontextmanager
@@ -26,7 +28,7 @@ def make_app(
         async with service.running(on_unusable):
             yield
 
-    return Litestar(
+    app = Litestar(
         _routes(service),
         guards=[key_guard(api_keys)] if api_keys else [],
         exception_handlers={Exception: exception_handler(service.metrics)},
@@ -35,6 +37,7 @@ def make_app(
         logging_config=None,
         openapi_config=None,
     )
+    return Recorded(app, service.profile.logs)
 
 
 def _routes(service: Service) -> list[HTTPRouteHandler]:

@@ -6,6 +6,7 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
 from forgelm import log
+from forgelm.api.access import access_of
 from forgelm.errors import InternalError, RequestError
 from forgelm.ipc.envelope import envelope, headers, http_problem
 from forgelm.metrics import Metrics
@@ -22,7 +23,9 @@ class _Handler:
         self._log = log.get("api")
 
     def __call__(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        access = access_of(request.scope)
         mapped = self._map(request, error)
+        access.refused(mapped)
         self._metrics.errors.labels(mapped.code or mapped.type).inc()
         return Response(envelope(mapped), status_code=mapped.status, media_type=MediaType.JSON, headers=headers(mapped))
 
@@ -31,5 +34,7 @@ class _Handler:
             return error
         if isinstance(error, HTTPException) and error.status_code < 500:
             return http_problem(error.status_code, request.method, request.url.path, str(error.detail))
-        self._log.error("unhandled exception", path=request.url.path, exc_info=error)
+        self._log.error(
+            "unhandled exception", request=access_of(request.scope).id, path=request.url.path, exc_info=error
+        )
         return InternalError("the server failed on this request; its log has the details")

@@ -39,7 +39,7 @@ class Choice:
         self._prepared = prepared
         self.echo = prepared.echo
         self._client = client
-        self._box: Mailbox = ticket.boxes[index]
+        self.box: Mailbox = ticket.boxes[index]
         self._detokenizer = Detokenizer(pieces)
         self._matcher = StopMatcher(prepared.stops) if prepared.stops else None
         self._parser = prepared.reading.parser()
@@ -56,14 +56,20 @@ class Choice:
         """None when there is nothing to remember, or no more."""
         self._said: list[str] = []
         self._ids: list[int] = []
-        self.finished = False
+        self.finish: Finish | None = None
+        self.kept: list[Event] | None = None
+        """All that it said, where somebody wants to have it afterwards."""
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None
 
     def read(self) -> Said | None:
         """What came since the last call; None where nothing did.
 
         Raises `EngineFailed` when the engine died, and `InvalidRequest` when it found that the request can't be met.
         """
-        box = self._box
+        box = self.box
         if self.finished or not (box.tokens or box.finish):
             return None
         tokens, logprobs = box.take()
@@ -83,15 +89,18 @@ class Choice:
         text, ended = self._match(self._spell(tokens[must:], logprobs[must:], last=finish is not None), finish)
         text = early + text
         self._shown += len(text)
-        self.finished = ended is not None
-        entries = self._logprobs.release(self._shown, last=self.finished) if self._logprobs else []
+        last = ended is not None
+        entries = self._logprobs.release(self._shown, last=last) if self._logprobs else []
         self._keep(text, tokens, ended)
-        events = self._parse(text, last=self.finished)
+        events = self._parse(text, last=last)
+        if self.kept is not None:
+            self.kept += events
         if self._prepared.reading.marks is not None and not self._thought:
             self._count(events, tokens, before)
         # A call that was broken off may lack something of its arguments.
         if ended == "stop" and self._parser is not None and self._parser.called and not self._parser.cut:
             ended = "tool_calls"
+        self.finish = ended
         return Said(self.index, events, entries, ended)
 
     def _spell(self, tokens: list[int], logprobs: list[TokenLogprobs], *, last: bool) -> str:
@@ -163,6 +172,11 @@ class Generation:
         self.ticket = client.submit(*(prompt.job for prompt in prepared.prompts), caller=caller)
         asked = [prompt for prompt in prepared.prompts for _ in range(prompt.job.choices)]
         self.choices = [Choice(index, self.ticket, prompt, client, pieces) for index, prompt in enumerate(asked)]
+
+    def keep(self) -> None:
+        """Keep what the choices say in their `kept`."""
+        for choice in self.choices:
+            choice.kept = []
 
     @property
     def finished(self) -> bool:

@@ -16,6 +16,9 @@ State = Literal["queued", "checking", "downloading", "verifying", "done", "faile
 BUDGET_HEADER = "forgelm-budget"
 """A `fit.budget.Budget` in JSON: the memory of the machine that asks, which isn't always the registry's."""
 
+REQUEST_HEADER = "x-request-id"
+"""What the client's request is called in the logs of every process."""
+
 WORKS, RESTS = b"w", b"r"
 """What the sidecar writes to whoever started it when it begins to fetch or hash, and when it has ended."""
 

@@ -16,11 +16,12 @@ import uvicorn
 from litestar import Litestar
 from prometheus_client.parser import text_string_to_metric_families
 
+from forgelm.api.access import Recorded
 from forgelm.api.embeddings import SideModel
 from forgelm.api.errors import exception_handler
 from forgelm.api.routes.embeddings import side_routes
 from forgelm.api.server import listen
-from forgelm.config import Embedding, Limits, Side
+from forgelm.config import Embedding, Limits, Logs, Side
 from forgelm.metrics import Metrics
 from forgelm.supervisor import Phase
 from tests.api.live import until
@@ -120,7 +121,9 @@ def beside(
     )
     listener = listen("127.0.0.1", 0)
     running = Beside(listener.getsockname()[1], metrics, models)
-    config = uvicorn.Config(app, loop="uvloop", http="httptools", ws="none", lifespan="on", log_config=None)
+    config = uvicorn.Config(
+        Recorded(app, Logs()), loop="uvloop", http="httptools", ws="none", lifespan="on", log_config=None
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="beside")
     thread.start()

@@ -13,6 +13,8 @@ from litestar.exceptions import InternalServerException
 from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET, UnsetType
 
+from forgelm.api.access import CLIENT_LEFT, Access, Details, access_of
+from forgelm.api.account import asked
 from forgelm.api.embeddings import Computed, SideModel, SideText
 from forgelm.api.named import left
 from forgelm.api.side_requests import (
@@ -26,9 +28,6 @@ from forgelm.api.side_requests import (
 )
 from forgelm.errors import InvalidRequest, ModelNotFound
 from forgelm.ipc.embeddings import EmbedderFacts
-
-CLIENT_LEFT = 499
-"""What proxies log for a client that didn't wait; nobody reads it."""
 
 
 class SideUsage(msgspec.Struct):
@@ -73,7 +72,7 @@ class Ranking(msgspec.Struct):
 def side_routes(embedder: SideModel | None, reranker: SideModel | None) -> list[HTTPRouteHandler]:
     """The handlers, bound to the models; where one is missing, its route says what to do."""
 
-    async def embed(body: bytes) -> bytes:
+    async def embed(body: bytes, access: Access) -> bytes:
         model = _required(embedder, "embedding")
         request, given = await asyncio.to_thread(decode_embedding, body)
         model.require_name(request.model or "")
@@ -82,14 +81,20 @@ def side_routes(embedder: SideModel | None, reranker: SideModel | None) -> list[
             asked_dimensions(request, facts.dimensions, facts.architecture, matryoshka=model.matryoshka)
             return text_tokens(text.vocabulary, given, facts.context)
 
-        computed = await model.compute(prepare)
+        computed = await model.compute(prepare, access.id)
+        access.details = _account(body, access, computed, model.model_id)
         return await asyncio.to_thread(_embeddings, request, computed, model.model_id)
 
-    async def rank(body: bytes) -> bytes:
+    async def rank(body: bytes, access: Access) -> bytes:
         model = _required(reranker, "rerank")
         request = await asyncio.to_thread(decode_rerank, body)
         model.require_name(request.model or "")
-        computed = await model.compute(lambda text, facts: pair_tokens(text.pairs, request, facts.context))
+
+        def prepare(text: SideText, facts: EmbedderFacts) -> list[bytes]:
+            return pair_tokens(text.pairs, request, facts.context)
+
+        computed = await model.compute(prepare, access.id)
+        access.details = _account(body, access, computed, model.model_id)
         return await asyncio.to_thread(_ranking, request, computed, model.model_id)
 
     @post("/v1/embeddings", status_code=200)
@@ -104,7 +109,7 @@ def side_routes(embedder: SideModel | None, reranker: SideModel | None) -> list[
 
 
 async def _while_connected(
-    request: Request[Any, Any, Any], answer: Callable[[bytes], Coroutine[Any, Any, bytes]]
+    request: Request[Any, Any, Any], answer: Callable[[bytes, Access], Coroutine[Any, Any, bytes]]
 ) -> Response[bytes]:
     """What `answer` makes of the body; it is cancelled when the client leaves."""
     try:
@@ -112,7 +117,8 @@ async def _while_connected(
     except InternalServerException:
         # Litestar's word for a client that left while it sent its request; no failure of ours, and nobody reads this.
         raise InvalidRequest("the client left before its request was complete") from None
-    work, watcher = asyncio.create_task(answer(body)), asyncio.create_task(left(request))
+    work = asyncio.create_task(answer(body, access_of(request.scope)))
+    watcher = asyncio.create_task(left(request))
     try:
         await asyncio.wait((work, watcher), return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -121,6 +127,14 @@ async def _while_connected(
     finally:
         for task in (watcher, work):
             task.cancel()
+
+
+def _account(body: bytes, access: Access, computed: Computed, model: str) -> Details:
+    """What the request's line in the log says of it."""
+    said: dict[str, Any] = {"model": model, "prompt_tokens": computed.tokens, "texts": len(computed.vectors)}
+    if access.prompts:
+        said["prompt"] = asked(body)
+    return lambda: said
 
 
 def _required(model: SideModel | None, kind: str) -> SideModel:

@@ -8,6 +8,7 @@ from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from forgelm.api.access import access_of
 from forgelm.api.embeddings import SideModel
 from forgelm.api.named import left
 from forgelm.api.served import Served, Target
@@ -63,6 +64,7 @@ def model_routes(service: Service) -> list[HTTPRouteHandler]:
             raise decode_problem(error, body) from None
         if not name:
             raise InvalidRequest("model: names no model", param="model")
+        access_of(request.scope).details = lambda: {"model": service.model_id}
         service.require_begun()
         served = await service.switcher.load(name, partial(left, request))
         try:

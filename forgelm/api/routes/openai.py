@@ -9,9 +9,12 @@ from litestar.exceptions import InternalServerException
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
+from forgelm.api.access import access_of
+from forgelm.api.account import account, asked, told
 from forgelm.api.answer import Answer
 from forgelm.api.fields import require_drafter
 from forgelm.api.generate import Generation
+from forgelm.api.mailbox import Caller
 from forgelm.api.named import asked_model, left
 from forgelm.api.prepare import Prepared, Preparer
 from forgelm.api.requests import STRUCTURED
@@ -40,7 +43,10 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
     """The handlers, bound to `service`."""
 
     async def answer(request: Request[Any, Any, Any], choose: Choose) -> ASGIApp:
+        access = access_of(request.scope)
         body = await _read(request)
+        if access.prompts:
+            access.details = lambda: {"prompt": asked(body)}
         name = asked_model(body)
         served = service.switcher.try_lease(name)
         if served is None:
@@ -51,8 +57,13 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
             prepared = await _prepared(body, served, choose)
             text = served.text
             pieces = text.vocabulary.pieces if prepared.reading.plain else text.marked_pieces
-            generation = Generation(prepared, service.client, pieces)
-            return Answer(generation, served.model_id, text.vocabulary, on_end=served.release)
+            model = served.model_id
+            generation = Generation(prepared, service.client, pieces, Caller(access.id, model))
+            access.details = partial(account, generation, model, access.began)
+            if access.prompts:
+                generation.keep()
+                access.details = partial(told, access.details, body, generation)
+            return Answer(generation, model, text.vocabulary, on_end=served.release)
         except BaseException:
             served.release()
             raise

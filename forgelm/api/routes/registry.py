@@ -13,12 +13,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from forgelm.api.access import access_of
 from forgelm.api.named import left
 from forgelm.api.registry_client import RegistryClient
 from forgelm.api.service import Service
 from forgelm.errors import Conflict, InvalidRequest, NotFound, RegistryUnavailable
 from forgelm.fit.budget import present_budget
-from forgelm.ipc.registry import BUDGET_HEADER
+from forgelm.ipc.registry import BUDGET_HEADER, REQUEST_HEADER
 from forgelm.llama.lib import build_info
 
 BUDGETED = ("search", "inspect", "download")
@@ -44,6 +45,7 @@ def registry_routes(service: Service) -> list[HTTPRouteHandler]:
             _refuse_loaded(service, path)
         sent = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         headers = {name: value for name, value in sent.items() if value.isascii()}
+        headers[REQUEST_HEADER] = access_of(request.scope).id
         if path.strip("/") in BUDGETED:
             headers[BUDGET_HEADER] = await asyncio.to_thread(_budget)
         query = request.scope["query_string"].decode("latin-1")
