@@ -10,6 +10,7 @@ from litestar.types import ASGIApp
 from forgelm.api.access import Recorded
 from forgelm.api.auth import key_guard
 from forgelm.api.errors import exception_handler
+from forgelm.api.observed import Observed
 from forgelm.api.routes.embeddings import side_routes
 from forgelm.api.routes.health import health_routes
 from forgelm.api.routes.models import model_routes
@@ -23,13 +24,18 @@ def make_app(
 ) -> ASGIApp:
     """The app; its lifespan runs the service's engine. `on_unusable` hears why when the engine can't ever start."""
 
+    observed = Observed(service)
+
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
         async with service.running(on_unusable):
-            yield
+            try:
+                yield
+            finally:
+                observed.close()
 
     app = Litestar(
-        _routes(service),
+        _routes(service, observed),
         guards=[key_guard(api_keys)] if api_keys else [],
         exception_handlers={Exception: exception_handler(service.metrics)},
         request_max_body_size=service.profile.limits.body_bytes,
@@ -40,8 +46,9 @@ def make_app(
     return Recorded(app, service.profile.logs)
 
 
-def _routes(service: Service) -> list[HTTPRouteHandler]:
-    routes = [*openai_routes(service), *model_routes(service), *health_routes(service), *status_routes(service)]
+def _routes(service: Service, observed: Observed) -> list[HTTPRouteHandler]:
+    routes = [*openai_routes(service), *model_routes(service), *status_routes(service)]
+    routes += health_routes(service, observed)
     routes += side_routes(service.sides.get("embedding"), service.sides.get("rerank"))
     if service.registry is not None:
         # Its HTTP client library costs a server without a registry nothing.

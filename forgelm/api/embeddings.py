@@ -94,7 +94,7 @@ class SideModel:
         self._keeper = SideKeeper(kind, command, self._client, limits.hang_seconds)
         self._keeper.on_status = self._changed
         self._client.attach(self._keeper)
-        metrics.side_ready.labels(kind).set_function(lambda: float(self._keeper.status.phase is Phase.READY))
+        metrics.server.side_ready.read_from(lambda: float(self._keeper.status.phase is Phase.READY), kind)
         self._wanted = asyncio.Event()
         """Somebody asked something: its process may start."""
         self._news = asyncio.Event()

@@ -11,9 +11,10 @@ from itertools import count
 
 from forgelm.api.mailbox import NOBODY, Caller, Job, Mailbox, Ticket
 from forgelm.config import Limits
-from forgelm.errors import EngineFailed, Overloaded, Unavailable
+from forgelm.errors import EngineFailed, InvalidRequest, Overloaded, Unavailable
 from forgelm.ipc.messages import Abort, Delta, FinishReason, Stats, Step
 from forgelm.metrics import Metrics
+from forgelm.metrics.requests import ANSWERED, Cause
 from forgelm.supervisor import Phase, Status, Supervisor
 
 IDLE = Stats(running=0, waiting=0, cells_used=0, seconds=0.0, prefill_tokens=0, decode_tokens=0, preemptions=0)
@@ -33,20 +34,23 @@ class EngineClient:
         self.stats = IDLE
         self.on_first_answer: Callable[[], None] | None = None
         """Called once, when the first request has been answered in full."""
+        self._show()
 
-    def attach(self, supervisor: Supervisor) -> None:
-        """Talk to the engine through `supervisor`; gauges read from here on."""
+    def attach(self, supervisor: Supervisor, model: str, profile: str) -> None:
+        """Talk to the engine through `supervisor`, which serves `model` in the sizes of `profile`."""
         self._supervisor = supervisor
-        metrics = self._metrics
-        metrics.running.read_from(lambda: self.stats.running)
-        metrics.waiting.read_from(lambda: self._waiting)
-        metrics.open.read_from(lambda: len(set(self._open.values())))
-        metrics.cells.read_from(lambda: self.stats.cells_used)
-        metrics.cells_cached.read_from(lambda: self.stats.cells_cached)
-        metrics.host_bytes.read_from(lambda: self.stats.host_bytes)
-        metrics.preemptions.read_from(lambda: self.stats.preemptions)
-        metrics.ready.read_from(lambda: float(self.status.phase is Phase.READY))
-        metrics.restarts.read_from(lambda: self.status.restarts)
+        self._metrics.requests.serve(model, profile)
+
+    def _show(self) -> None:
+        """Let gauges be read from here."""
+        requests, steps = self._metrics.requests, self._metrics.steps
+        requests.waiting.read_from(lambda: self._waiting)
+        requests.open.read_from(lambda: len(set(self._open.values())))
+        steps.running.read_from(lambda: self.stats.running)
+        steps.cells.read_from(lambda: self.stats.cells_used)
+        steps.cells_cached.read_from(lambda: self.stats.cells_cached)
+        steps.cells_highest.read_from(lambda: self.stats.cells_highest)
+        steps.host_bytes.read_from(lambda: self.stats.host_bytes)
 
     @property
     def status(self) -> Status:
@@ -80,12 +84,13 @@ class EngineClient:
             self._open[request_id] = ticket
         self._waiting += len(jobs)
         self._waiting_tokens += prompt_tokens
-        self._metrics.prompt_tokens.inc(prompt_tokens)
+        self._metrics.requests.prompt.inc(prompt_tokens)
         return ticket
 
-    def abort(self, ticket: Ticket) -> None:
+    def abort(self, ticket: Ticket, cause: Cause = "client_left") -> None:
         """Forget a request; harmless when it has ended. Needs no await, so it works while a task is cancelled."""
         if ticket.id in self._open:
+            ticket.cause = ticket.cause or cause
             self._send_aborts(ticket)
             self._end_boxes(ticket, "abort")
 
@@ -95,18 +100,19 @@ class EngineClient:
             self._send_abort(Abort(*ticket.address(choice)))
             self._close(ticket, ticket.boxes[choice], "stop")
 
-    def end_all(self, reason: str) -> None:
+    def end_all(self, reason: str, cause: Cause) -> None:
         """End every open request with an error; the engine, if there is one, forgets them."""
         for ticket in set(self._open.values()):
-            self._fail(ticket, reason)
+            self._fail(ticket, reason, cause)
 
-    def end_waiting(self, reason: str) -> None:
+    def end_waiting(self, reason: str, cause: Cause) -> None:
         """End every request that hasn't begun with an error."""
         for ticket in set(self._open.values()):
             if not ticket.started:
-                self._fail(ticket, reason)
+                self._fail(ticket, reason, cause)
 
-    def _fail(self, ticket: Ticket, reason: str) -> None:
+    def _fail(self, ticket: Ticket, reason: str, cause: Cause) -> None:
+        ticket.cause = ticket.cause or cause
         self._send_aborts(ticket)
         self._end_boxes(ticket, "error", reason)
         ticket.wake()
@@ -166,17 +172,13 @@ class EngineClient:
             if ticket is not None and ticket.box(delta.id, delta.choice).finish is None:
                 generated += len(delta.tokens)
                 self._deliver(ticket, delta, now)
-        if generated:
-            self._metrics.generated_tokens.inc(generated)
-        for each in step.stats.verifications:
-            self._metrics.guessed(each.drafter, each.drafted, each.accepted)
-        if step.stats.drafting:
-            self._metrics.drafting_seconds.inc(step.stats.drafting)
+        self._metrics.on_step(step, generated, now)
 
     def on_down(self, reason: str) -> None:
         """End every open request with an error: the engine that had them is gone."""
         self.stats = IDLE
-        self.end_all(reason)
+        self._metrics.steps.engine_gone()
+        self.end_all(reason, "engine_down")
 
     def _deliver(self, ticket: Ticket, delta: Delta, now: float) -> None:
         box = ticket.box(delta.id, delta.choice)
@@ -194,10 +196,10 @@ class EngineClient:
 
     def _observe_token(self, ticket: Ticket, box: Mailbox, now: float) -> None:
         if box.first_token:
-            self._metrics.itl.observe(now - box.last_token)
+            self._metrics.requests.observe_gap(now - box.last_token)
         else:
             box.first_token = now
-            self._metrics.ttft.observe(now - ticket.arrived)
+            self._metrics.requests.observe_ttft(now - ticket.arrived)
         box.last_token = now
 
     def _leave_queue(self, ticket: Ticket, request_id: int, now: float) -> None:
@@ -216,13 +218,23 @@ class EngineClient:
         for request_id in ticket.ids:
             del self._open[request_id]
             self._leave_queue(ticket, request_id, now)
-        self._metrics.requests.labels(reason).inc()
-        if reason == "error":
-            self._metrics.errors.labels(EngineFailed.code).inc()
-        self._metrics.cached_tokens.inc(ticket.cached)
-        if self.on_first_answer is not None and reason in ("stop", "length"):
+        self._count(ticket, now)
+        if self.on_first_answer is not None and reason in ANSWERED:
             callback, self.on_first_answer = self.on_first_answer, None
             callback()
+
+    def _count(self, ticket: Ticket, now: float) -> None:
+        """Enter a request that has ended in the metrics, once, by the worst that became of its choices."""
+        requests, reason = self._metrics.requests, ticket.finish
+        requests.cached.inc(ticket.cached)
+        if reason in ANSWERED:
+            requests.end(reason, None, "")
+            requests.answered(now - ticket.arrived, ticket.times(), ticket.prompt_tokens, ticket.generated)
+        elif reason == "refused":
+            requests.end(reason, None, InvalidRequest.code)
+        else:
+            code = EngineFailed.code if reason == "error" else ""
+            requests.end(reason, ticket.cause or "engine_error", code)
 
     # --- time ---
 
@@ -236,7 +248,7 @@ class EngineClient:
         """One round of `tick` at time `now`."""
         for ticket in list(self._open.values()):
             if not ticket.started and now - ticket.arrived > self._limits.queue_seconds:
-                self._fail(ticket, f"waited {self._limits.queue_seconds:.0f} s in the queue")
+                self._fail(ticket, f"waited {self._limits.queue_seconds:.0f} s in the queue", "queue_timeout")
             elif now - ticket.touched >= self._limits.ping_seconds:
                 ticket.touched = now
                 ticket.ping_due = True

@@ -19,6 +19,7 @@ from forgelm.ipc.messages import (
     Timings,
     TokenLogprobs,
 )
+from forgelm.metrics.requests import Cause
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -58,6 +59,7 @@ class Caller(NamedTuple):
 
 
 NOBODY = Caller()
+WORST_FIRST: tuple[FinishReason, ...] = ("error", "refused", "abort", "length", "stop")
 
 
 class Mailbox:
@@ -105,6 +107,7 @@ class Ticket:
         "arrived",
         "boxes",
         "caller",
+        "cause",
         "id",
         "news",
         "ping_due",
@@ -118,6 +121,8 @@ class Ticket:
         self.id = first_id
         """The first prompt's; the others' follow."""
         self.caller = caller
+        self.cause: Cause | None = None
+        """Why it was given up."""
         self.queued = {first_id + index: job.prompt_tokens for index, job in enumerate(jobs)}
         """Tokens of the prompts that are in the engine's queue, by id."""
         self.prompt_tokens = sum(self.queued.values())
@@ -152,6 +157,11 @@ class Ticket:
     def ended(self) -> bool:
         """Whether every choice has."""
         return all(box.finish for box in self.boxes)
+
+    @property
+    def finish(self) -> FinishReason:
+        """Of the whole request, once it has ended: the worst that became of a choice."""
+        return next(reason for reason in WORST_FIRST if any(box.finish == reason for box in self.boxes))
 
     @property
     def aborted(self) -> bool:

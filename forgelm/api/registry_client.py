@@ -18,7 +18,7 @@ from forgelm.errors import (
     RegistryUnavailable,
     UpstreamFailed,
 )
-from forgelm.ipc.registry import Download, DownloadRequest, Installed, InstalledModels
+from forgelm.ipc.registry import Download, DownloadRequest, Downloads, Installed, InstalledModels
 from forgelm.sidecar import Sidecar
 
 FRESH_SECONDS = 2.0
@@ -109,6 +109,10 @@ class RegistryClient:
     async def get_download(self, download_id: str) -> Download:
         """How far it is. Raises as `download` does."""
         return await self._ask("GET", f"/downloads/{download_id}", Download)
+
+    async def downloads(self) -> tuple[Download, ...]:
+        """All of them, newest first. Raises as `download` does."""
+        return (await self._ask("GET", "/downloads", Downloads)).downloads
 
     async def _ask(self, method: str, path: str, kind: type[Body], content: bytes | None = None) -> Body:
         try:

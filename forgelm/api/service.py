@@ -4,6 +4,7 @@ Built once, closed once.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from forgelm.config import Profile
 from forgelm.errors import ForgeError, Unavailable
 from forgelm.ipc.messages import Spare
 from forgelm.ipc.registry import Installed, Kind
+from forgelm.ipc.status import Role
 from forgelm.metrics import Metrics
 from forgelm.sidecar import Sidecar
 from forgelm.supervisor import Phase, Status
@@ -61,7 +63,7 @@ class Service:
         target = first.target if isinstance(first, Launch) else first
         self.profile: Profile = target.profile
         """What the server itself is set up by: address, limits, policies."""
-        self.metrics = Metrics()
+        self.metrics = Metrics(vllm_names=self.profile.metrics.vllm_names)
         self.client = EngineClient(self.profile.limits, self.metrics)
         self.registry = _client(sidecar) if sidecar else None
         if sidecar is not None:
@@ -119,8 +121,8 @@ class Service:
             raise Unavailable("the model is loading (0 %)", retry_after=2)
 
     def end_all(self, reason: str) -> None:
-        """End every open request with an error."""
-        self.client.end_all(reason)
+        """End every open request with an error, because the server stops."""
+        self.client.end_all(reason, "shutdown")
         for each in self.sides.values():
             each.end_all(reason)
 
@@ -128,6 +130,15 @@ class Service:
     def registry_pid(self) -> int:
         """Of the registry process; 0 where there is none, or somebody else's is used."""
         return self._sidecar.pid if self._sidecar else 0
+
+    @property
+    def processes(self) -> list[tuple[Role, int]]:
+        """Of this server, with their ids; one that isn't there now may be among them."""
+        found: list[tuple[Role, int]] = [("api", os.getpid())]
+        if self.switcher.current is not None:
+            found.append(("engine", self.switcher.current.supervisor.pid))
+        found += [(side.kind, side.pid) for side in self.sides.values() if side.kind != "chat"]
+        return [*found, ("registry", self.registry_pid)]
 
     async def installed(self) -> tuple[Installed, ...]:
         """Models on this machine; none while the registry doesn't answer."""

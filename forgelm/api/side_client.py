@@ -49,7 +49,7 @@ class SideClient:
         self._open: dict[int, Ticket] = {}
         """Those that the process owes something."""
         self._keeper: SideKeeper | None = None
-        metrics.side_open.labels(kind).set_function(lambda: len(self._admitted))
+        metrics.server.side_open.read_from(lambda: len(self._admitted), kind)
 
     def attach(self, keeper: SideKeeper) -> None:
         """Talk to the process through `keeper`."""
@@ -79,7 +79,7 @@ class SideClient:
             # No await may come here: a cancelled task's further awaits are cancelled too.
             del self._admitted[ticket.id]
             self._end(ticket)
-            self._metrics.side_requests.labels(self._kind, reason).inc()
+            self._metrics.server.side_requests.labels(self._kind, reason).inc()
 
     def require_ready(self) -> None:
         """Raise `Unavailable` unless the process takes texts now."""
@@ -98,7 +98,7 @@ class SideClient:
         self.require_ready()
         tokens = sum(map(len, texts)) // 4
         self._require_room(tokens)
-        self._metrics.side_tokens.labels(self._kind).inc(tokens)
+        self._metrics.server.side_tokens.labels(self._kind).inc(tokens)
         ticket.texts, ticket.tokens = len(texts), tokens
         assert self._keeper is not None
         for index, text in enumerate(texts):

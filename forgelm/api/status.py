@@ -4,32 +4,26 @@ Everything is read from memory or /proc, and nothing is waited for but the GPU d
 what requests say is looked at.
 """
 
-import asyncio
-import os
 import time
 from collections.abc import Iterator
 
 from forgelm import __version__
 from forgelm.api.embeddings import SideModel
+from forgelm.api.gpu_look import GpuLook
 from forgelm.api.mailbox import Ticket
 from forgelm.api.served import Served, Target
 from forgelm.api.service import Service
-from forgelm.gpu_status import gpu_reader
 from forgelm.ipc.status import (
     CacheStatus,
-    GpuStatus,
     ModelStatus,
     ProcessStatus,
     RequestStatus,
-    Role,
     ServerStatus,
     Stage,
 )
 from forgelm.processes import read_process
 from forgelm.supervisor import Phase
 
-GPU_SECONDS = 0.3
-"""How long the driver may take; what it said before is told meanwhile."""
 UNDER_WAY = (Phase.LOADING, Phase.DOWNLOADING)
 
 
@@ -39,12 +33,11 @@ class StatusReporter:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started = time.time()
-        self._look: asyncio.Future[tuple[GpuStatus, ...]] | None = None
-        """The driver is being asked."""
+        self._gpus = GpuLook()
 
     async def report(self) -> ServerStatus:
         """How things are now."""
-        gpus = await self._gpus()
+        gpus = await self._gpus.read()
         service, status = self._service, self._service.status
         prefill, decode = service.metrics.rates()
         return ServerStatus(
@@ -64,14 +57,6 @@ class StatusReporter:
             gpus=gpus,
             requests=tuple(_requests(service)),
         )
-
-    async def _gpus(self) -> tuple[GpuStatus, ...]:
-        reader = gpu_reader()
-        if reader.is_due and (self._look is None or self._look.done()):
-            self._look = asyncio.ensure_future(asyncio.to_thread(reader.read))
-        if self._look is not None and not self._look.done():
-            await asyncio.wait((self._look,), timeout=GPU_SECONDS)
-        return reader.known
 
 
 def _models(service: Service) -> Iterator[ModelStatus]:
@@ -151,12 +136,7 @@ def _cache(service: Service) -> CacheStatus | None:
 
 def _processes(service: Service) -> Iterator[ProcessStatus]:
     """Those that live."""
-    pids: list[tuple[Role, int]] = [("api", os.getpid())]
-    if service.switcher.current is not None:
-        pids.append(("engine", service.switcher.current.supervisor.pid))
-    pids += [(side.kind, side.pid) for side in service.sides.values() if side.kind != "chat"]
-    pids.append(("registry", service.registry_pid))
-    for role, pid in pids:
+    for role, pid in service.processes:
         use = read_process(pid)
         if use is not None:
             yield ProcessStatus(role, pid, use.rss_bytes, round(use.cpu_seconds, 2))

@@ -258,9 +258,9 @@ class Switcher:
         if served is None:
             return
         if self._policy.waiting == "refuse":
-            self._client.end_waiting("the model is being changed")
+            self._client.end_waiting("the model is being changed", "model_change")
         if not await served.unused(self._policy.drain_seconds):
-            self._client.end_all("its model is being unloaded")
+            self._client.end_all("its model is being unloaded", "model_change")
             await served.unused(LAST_WORD_SECONDS)
         await self._end(served)
 
@@ -292,7 +292,7 @@ class Switcher:
             raise ModelError("the server is stopping")
         served = self.current = Served(launch, text, self._client, self._restarts)
         self.resting, self.failure = None, ""
-        self._client.attach(served.supervisor)
+        self._client.attach(served.supervisor, served.model_id, served.profile.name)
         served.supervisor.on_status = partial(self._changed, served)
         served.start()
         return served

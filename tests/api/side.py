@@ -111,7 +111,7 @@ class Side:
         end = [self.vocabulary.eos] if finish == "stop" else []
         drawn = [[*(self.tokens(text) if isinstance(text, str) else text), *end] for text in answers]
         client = EngineClient(Limits(), Metrics())
-        client.attach(Engine())  # type: ignore[arg-type]
+        client.attach(Engine(), "model", "profile")  # type: ignore[arg-type]
         pieces = self.vocabulary.pieces if prepared.reading.plain else self._pieces
         generation = Generation(prepared, client, pieces)
         writer = Writer(generation, "model", self.vocabulary)

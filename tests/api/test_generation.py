@@ -45,7 +45,7 @@ class Run:
 
     def __init__(self, *stops: str, min_tokens: int = 0) -> None:
         self.client = EngineClient(Limits(), Metrics())
-        self.client.attach(Engine())  # type: ignore[arg-type]
+        self.client.attach(Engine(), "model", "profile")  # type: ignore[arg-type]
         self.continuation = Continuation()
         job = Job(b"\0\0\0\0", 10, Sampling(), (4,), min_tokens=min_tokens)
         prepared = Prepared(job, True, stops, True, False, None, self.continuation)  # type: ignore[arg-type]

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from litestar import MediaType, Response, get
+from litestar import MediaType, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from forgelm.api.observed import Observed
 from forgelm.api.service import Service
 from forgelm.supervisor import Phase, Status
 
 
-def health_routes(service: Service) -> list[HTTPRouteHandler]:
+def health_routes(service: Service, observed: Observed) -> list[HTTPRouteHandler]:
     """The handlers, bound to `service`."""
 
     @get("/livez")
@@ -28,8 +29,9 @@ def health_routes(service: Service) -> list[HTTPRouteHandler]:
         return Response({"status": "ok" if code == 200 else status.phase.value}, status_code=code)
 
     @get("/metrics", media_type=MediaType.TEXT)
-    async def metrics() -> Response[bytes]:
-        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        text, media_type = await observed.scrape(request.headers.get("accept", ""))
+        return Response(text, media_type=media_type)
 
     return [livez, readyz, health, metrics]
 

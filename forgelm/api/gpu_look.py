@@ -1,0 +1,27 @@
+"""Looking at the GPUs without waiting long: the driver is asked on a thread, at most once a second."""
+
+import asyncio
+
+from forgelm.gpu_status import GpuReader, gpu_reader
+from forgelm.ipc.status import GpuStatus
+
+PATIENCE_SECONDS = 0.3
+"""How long the driver may take; what it said before is told meanwhile."""
+
+
+class GpuLook:
+    """One look at a time, for everybody who asks on this event loop."""
+
+    def __init__(self, reader: GpuReader | None = None) -> None:
+        self._reader = reader or gpu_reader()
+        self._asking: asyncio.Future[tuple[GpuStatus, ...]] | None = None
+        """The driver is being asked."""
+
+    async def read(self) -> tuple[GpuStatus, ...]:
+        """The cards, as of now where the driver is quick."""
+        reader = self._reader
+        if reader.is_due and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.ensure_future(asyncio.to_thread(reader.read))
+        if self._asking is not None and not self._asking.done():
+            await asyncio.wait((self._asking,), timeout=PATIENCE_SECONDS)
+        return reader.known
