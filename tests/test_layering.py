@@ -37,7 +37,7 @@ LAYERS = (
         "forgelm.machine",
         "forgelm.gpu",
     ),
-    ("forgelm.errors", "forgelm.log", "forgelm.paths", "forgelm.bootstrap", "forgelm"),
+    ("forgelm.errors", "forgelm.log", "forgelm.outlet", "forgelm.paths", "forgelm.bootstrap", "forgelm"),
 )
 """From the top down. A module may import its own layer and the ones below."""
 

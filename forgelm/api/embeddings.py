@@ -4,7 +4,6 @@ What requests say is `side_requests`' business; here texts are token ids, and ve
 """
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from forgelm import log
 from forgelm.api.served import quant_of
 from forgelm.api.side_client import SideClient, Ticket
 from forgelm.api.side_keeper import SideKeeper
@@ -237,7 +237,7 @@ def _command(kind: Kind, path: Path, config: Side, log_level: str) -> Command:
         device=config.device,
         pooling=config.pooling if isinstance(config, Embedding) else "auto",
         log_level=log_level,
-        log_json=not sys.stderr.isatty(),
+        log_json=log.is_json(),
     )
     environment = {
         # A crash would otherwise run gdb on the dying process first.

@@ -1,12 +1,11 @@
 """How `forgelm serve` comes from what was asked for to a running engine: settings, machine, fit, command."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from forgelm import paths
+from forgelm import log, paths
 from forgelm.api.served import Launch, Target
 from forgelm.commands.fitting import fitted, unfitted_drafting
 from forgelm.config import ModelSource, Profile
@@ -131,7 +130,7 @@ class MachineLauncher:
     def _within(self, target: Target) -> Target:
         """With what the server itself is set up by: one server keeps its address and limits whatever it serves."""
         base = self._required_base
-        kept = {"server": base.server, "limits": base.limits, "switching": base.switching}
+        kept = {name: getattr(base, name) for name in ("server", "limits", "switching", "metrics", "logs")}
         return msgspec.structs.replace(target, profile=msgspec.structs.replace(target.profile, **kept))
 
     @property
@@ -222,7 +221,7 @@ def engine_command(
         profile.engine,
         threads,
         log_level,
-        not sys.stderr.isatty(),
+        log.is_json(),
         profile.cache,
         host_tier,
         str(paths.cache_dir() / "prefixes"),

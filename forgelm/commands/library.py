@@ -3,7 +3,6 @@
 llama.cpp, the hub's client and the engine's memory are loaded only where they are asked for.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +75,7 @@ def _budget() -> "Budget":
 
 def registry_config(socket: Path, log_level: str, *, offline: bool) -> str:
     """The argument of `forgelm.registry.main`."""
+    from forgelm import log
     from forgelm.llama.lib import build_info
     from forgelm.llama.repack import installed_repacked_types
     from forgelm.registry.settings import RegistryConfig
@@ -88,6 +88,6 @@ def registry_config(socket: Path, log_level: str, *, offline: bool) -> str:
         repacked=tuple(sorted(installed_repacked_types())),
         gpu=build_info().gpu_offload,
         log_level=log_level,
-        log_json=not sys.stderr.isatty(),
+        log_json=log.is_json(),
     )
     return msgspec.json.encode(config).decode()

@@ -3,9 +3,12 @@
 import os
 import sys
 from pathlib import Path
+from typing import Literal, get_args
 
 import click
 import rich_click
+
+Format = Literal["auto", "json", "console"]
 
 MODULE = "forgelm.registry.main"
 
@@ -18,17 +21,26 @@ MODULE = "forgelm.registry.main"
     envvar="FORGELM_REGISTRY_SOCKET",
     help="Where to listen; only this user may connect.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(Format)),
+    default="auto",
+    envvar="FORGELM_LOG_FORMAT",
+    help="How lines look; auto is JSON unless stderr is a terminal.",
+)
 @click.option("--offline", is_flag=True, envvar="FORGELM_OFFLINE", help="Never reach out of this machine.")
 @click.pass_context
-def registry(ctx: click.Context, socket: Path, offline: bool) -> None:
+def registry(ctx: click.Context, socket: Path, log_format: Format, *, offline: bool) -> None:
     """Run the registry by itself, until Ctrl-C: search, downloads and the list of models for a server.
 
     `forgelm serve` runs one of its own unless it is told `--registry-socket PATH` or `--no-registry`. Downloads that
     were begun go on.
     """
+    from forgelm import log
     from forgelm.commands.library import registry_config
 
     level = ctx.find_root().params.get("log_level", "info")
+    log.configure(level, log_format, process="registry")
     config = registry_config(socket.expanduser().absolute(), level, offline=offline)
     click.echo(f"the registry is at {socket}: `forgelm serve --registry-socket {socket}` uses it", err=True)
     # In this process's place: it has llama.cpp in it by now, which the registry never loads.

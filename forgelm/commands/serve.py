@@ -1,8 +1,8 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,12 +15,13 @@ from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
 from forgelm.commands.completing import complete_models_and_files
 from forgelm.commands.launching import Asked, MachineLauncher
-from forgelm.config import KV_TYPES, Fit, KVLayout, Mode, Profile
+from forgelm.config import KV_TYPES, Fit, KVLayout, LogFormat, Mode, Profile
 from forgelm.drafting import SPECULATION
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.ipc.registry import Installed, Kind
 from forgelm.llama.lib import build_info
 from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
+from forgelm.outlet import put
 from forgelm.profiles import load_profile
 from forgelm.registry.offline import is_offline
 from forgelm.selection import Choice, choose_profile, shipped_profiles
@@ -90,6 +91,9 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--ping-seconds", type=float, **_env("PING_SECONDS"), help="Stream silence before a comment ping.")
 @click.option("--api-key", **_env("API_KEY"), help="Key clients must send; several are separated by commas.")
 @click.option("--api-key-file", type=click.Path(path_type=Path), **_env("API_KEY_FILE"), help="One key per line.")
+@click.option("--log-format", type=click.Choice(get_args(LogFormat)), **_env("LOG_FORMAT"), help="How lines look.")
+@click.option("--log-requests/--no-log-requests", default=None, **_env("LOG_REQUESTS"), help="A line for each request.")
+@click.option("--log-prompts", is_flag=True, default=None, **_env("LOG_PROMPTS"), help="With what users wrote.")
 @click.option("--allow-cpu", is_flag=True, **_env("ALLOW_CPU"), help="Run a GPU profile on the CPU if need be.")
 @click.pass_context
 def serve(
@@ -112,12 +116,14 @@ def serve(
     """Serve a model over an OpenAI-compatible API."""
     offline = is_offline(offline)
     level = ctx.find_root().params.get("log_level", "info")
-    log.configure(level)
+    log.configure(level, overrides["log_format"] or "auto")
     asked = {_key(name): value for name, value in overrides.items() if value is not None}
     launcher = MachineLauncher(Asked(asked, speculation, draft_model, allow_cpu, level))
     settled = _settle(profile)
     settled = settled.with_preset(preset) if preset else settled
     target = _target(launcher, settled, model, named=profile is not None)
+    # As the profile says; all processes that are started from here on do the same.
+    log.configure(level, target.profile.logs.format)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
     beside = list(_beside(target.profile, level))
     here = target.model.is_file()
@@ -135,6 +141,9 @@ SECTIONS = {
 KEYS = {
     "chat_template": "chat.template",
     "embedding_model": "embedding.model",
+    "log_format": "logs.format",
+    "log_requests": "logs.requests",
+    "log_prompts": "logs.prompts",
     "rerank_model": "rerank.model",
 }
 
@@ -176,10 +185,11 @@ def _choice(machine: Machine) -> Choice:
 def _explain_starter() -> None:
     """What comes after the smoke test."""
     choice = _choice(read_machine())
-    _say(
+    put(
         "\nIt works. The starter is only a smoke test: 135M parameters answer fast and badly.\n"
         f"For real use on this machine ({choice.why}):\n\n"
-        f"  forgelm serve --profile {choice.profile.name}    # {choice.profile.description}\n"
+        f"  forgelm serve --profile {choice.profile.name}    # {choice.profile.description}\n",
+        sys.stdout,
     )
 
 
@@ -271,13 +281,7 @@ def _run(setup: Setup, keys: tuple[str, ...]) -> None:
         server.run(listener)
     except KeyboardInterrupt:
         # uvicorn hands the signal on once everything has stopped in order.
-        _say("stopped", err=True)
-
-
-def _say(text: str, *, err: bool = False) -> None:
-    """Print, if anybody still reads it: a closed pipe is no reason to stop serving."""
-    with suppress(OSError):
-        click.echo(text, err=err)
+        put("stopped", sys.stderr)
 
 
 def _announce(service: Service, host: str, port: int, *, with_key: bool) -> None:
@@ -285,5 +289,5 @@ def _announce(service: Service, host: str, port: int, *, with_key: bool) -> None
     base = f"http://{shown}:{port}/v1"
     key = ' -H "Authorization: Bearer $FORGELM_API_KEY"' if with_key else ""
     body = '{"messages": [{"role": "user", "content": "Name three colours."}], "stream": true}'
-    _say(f"\nForgeLM serves {service.model_id} at {base}\n")
-    _say(f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n")
+    put(f"\nForgeLM serves {service.model_id} at {base}\n", sys.stdout)
+    put(f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n", sys.stdout)
