@@ -3,7 +3,7 @@
 from typing import Literal
 
 from forgelm.ipc.messages import FinishReason, Timings
-from forgelm.metrics import buckets
+from forgelm.metrics.buckets import ITL, LENGTHS, REQUEST, TTFT
 from forgelm.metrics.instruments import Book, Count
 
 Cause = Literal[
@@ -30,23 +30,21 @@ class Requests:
             "cached_tokens", "Prompt tokens taken from memory instead of computed", *MODEL
         )
         self.generated_tokens = book.counter("generated_tokens", "Tokens generated", *MODEL)
-        self.ttft = book.histogram(
-            "time_to_first_token_seconds", "From arrival to the first token of a choice", buckets.TTFT
-        )
-        self.itl = book.histogram("inter_token_seconds", "Between consecutive tokens of one choice", buckets.ITL)
-        self.seconds = book.histogram("request_seconds", "From arrival to the end of a whole answer", buckets.REQUEST)
-        self.queue = book.histogram("request_queue_seconds", "In the queue, of whole answers", buckets.REQUEST)
+        self.ttft = book.histogram("time_to_first_token_seconds", "From arrival to the first token of a choice", TTFT)
+        self.itl = book.histogram("inter_token_seconds", "Between consecutive tokens of one choice", ITL)
+        self.seconds = book.histogram("request_seconds", "From arrival to the end of a whole answer", REQUEST)
+        self.queue = book.histogram("request_queue_seconds", "In the queue, of whole answers", REQUEST)
         self.prefill = book.histogram(
-            "request_prefill_seconds", "From leaving the queue to the first token, of whole answers", buckets.REQUEST
+            "request_prefill_seconds", "From leaving the queue to the first token, of whole answers", REQUEST
         )
         self.decode = book.histogram(
-            "request_decode_seconds", "From the first token to the last, of whole answers", buckets.REQUEST
+            "request_decode_seconds", "From the first token to the last, of whole answers", REQUEST
         )
         self.prompt_length = book.histogram(
-            "request_prompt_tokens", "Prompt tokens of a request, of whole answers", buckets.LENGTHS
+            "request_prompt_tokens", "Prompt tokens of a request, of whole answers", LENGTHS
         )
         self.answer_length = book.histogram(
-            "request_generation_tokens", "Tokens generated for a request, of whole answers", buckets.LENGTHS
+            "request_generation_tokens", "Tokens generated for a request, of whole answers", LENGTHS
         )
         self.observe_ttft = self.ttft.labels().observe
         self.observe_gap = self.itl.labels().observe

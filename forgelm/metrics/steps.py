@@ -1,7 +1,7 @@
 """What the engine's steps tell: sizes and times, memory, guesses. Written once per step."""
 
 from forgelm.ipc.messages import Stats, Step, Verification
-from forgelm.metrics import buckets
+from forgelm.metrics.buckets import ACCEPTED, DRAFT, ROWS, STEP
 from forgelm.metrics.instruments import Book
 
 TIERS = ("device", "host", "disk")
@@ -27,8 +27,8 @@ class Steps:
             "prefix_cache_queries", "Prompt tokens of sequences that began to run, which the prefix cache was asked for"
         )
         self.hits = book.counter("prefix_cache_hits", "Those of them that it had, by the slowest tier involved", "tier")
-        self.seconds = book.histogram("step_seconds", "Duration of a step of the engine", buckets.STEP)
-        self.rows = book.histogram("step_rows", "Batch size: tokens computed in a step, guesses included", buckets.ROWS)
+        self.seconds = book.histogram("step_seconds", "Duration of a step of the engine", STEP)
+        self.rows = book.histogram("step_rows", "Batch size: tokens computed in a step, guesses included", ROWS)
         self.computed = book.counter(
             "computed_rows", "Tokens computed: of prompts, or decoded, guesses included", "phase"
         )
@@ -40,11 +40,9 @@ class Steps:
         )
         self.drafted = book.counter("draft_tokens", "Tokens guessed ahead and computed", "drafter")
         self.accepted = book.counter("draft_accepted_tokens", "Guessed tokens that were right", "drafter")
-        self.draft_depth = book.histogram(
-            "draft_depth", "Tokens guessed at once for one sequence", buckets.DRAFT, "drafter"
-        )
+        self.draft_depth = book.histogram("draft_depth", "Tokens guessed at once for one sequence", DRAFT, "drafter")
         self.accepted_length = book.histogram(
-            "draft_accepted_length", "How many of those were right", buckets.ACCEPTED, "drafter"
+            "draft_accepted_length", "How many of those were right", ACCEPTED, "drafter"
         )
         self.drafting_seconds = book.counter("drafting_seconds", "Time spent on guessing")
         self._prefill, self._decode = self.computed.labels("prefill"), self.computed.labels("decode")
