@@ -16,6 +16,7 @@ from forgelm.api.routes.health import health_routes
 from forgelm.api.routes.models import model_routes
 from forgelm.api.routes.openai import openai_routes
 from forgelm.api.routes.status import status_routes
+from forgelm.api.routes.ui import ui_routes
 from forgelm.api.service import Service
 
 
@@ -49,6 +50,7 @@ def make_app(
 def _routes(service: Service, observed: Observed) -> list[HTTPRouteHandler]:
     routes = [*openai_routes(service), *model_routes(service), *status_routes(service)]
     routes += health_routes(service, observed)
+    routes += ui_routes()
     routes += side_routes(service.sides.get("embedding"), service.sides.get("rerank"))
     if service.registry is not None:
         # Its HTTP client library costs a server without a registry nothing.

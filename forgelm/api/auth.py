@@ -1,4 +1,5 @@
-"""API keys: `Authorization: Bearer` or `X-Api-Key`, compared in constant time. Probes and metrics stay open."""
+"""API keys: `Authorization: Bearer` or `X-Api-Key`, compared in constant time. Probes and metrics stay open,
+and so does the page that asks for the key."""
 
 import hmac
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from forgelm.errors import Unauthorized
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/metrics"})
 
+OPEN = "open"
+"""In a handler's options: it tells nobody anything, and wants no key."""
+
 Connection = ASGIConnection[Any, Any, Any, Any]
 Guard = Callable[[Connection, BaseRouteHandler], None]
 
@@ -19,8 +23,8 @@ def key_guard(keys: tuple[str, ...]) -> Guard:
     """A Litestar guard that wants one of `keys` on every path that isn't open."""
     encoded = [key.encode() for key in keys]
 
-    def guard(connection: Connection, _: BaseRouteHandler) -> None:
-        if connection.scope["path"] in OPEN_PATHS:
+    def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+        if connection.scope["path"] in OPEN_PATHS or OPEN in handler.opt:
             return
         # Litestar reads headers as Latin-1; the bytes are what was sent.
         sent = _sent_key(connection).encode("latin-1")

@@ -123,6 +123,11 @@ class Preparer:
         marks = self._thinker.marks
         return (*self._format.marks, *((marks.open, marks.close) if marks else ()))
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the model's template knows thinking."""
+        return self._thinker.marks is not None
+
     def chat(self, body: bytes, context: int) -> Prepared:
         """A `/v1/chat/completions` body. Raises `RequestError` naming the field."""
         request = fields.decode_chat(body)

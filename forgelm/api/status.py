@@ -13,6 +13,7 @@ from forgelm.api.gpu_look import GpuLook
 from forgelm.api.mailbox import Ticket
 from forgelm.api.served import Served, Target
 from forgelm.api.service import Service
+from forgelm.errors import MachineError
 from forgelm.ipc.status import (
     CacheStatus,
     ModelStatus,
@@ -21,6 +22,7 @@ from forgelm.ipc.status import (
     ServerStatus,
     Stage,
 )
+from forgelm.machine import read_memory
 from forgelm.processes import read_process
 from forgelm.supervisor import Phase
 
@@ -33,6 +35,7 @@ class StatusReporter:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started = time.time()
+        self._memory = _memory()
         self._gpus = GpuLook()
 
     async def report(self) -> ServerStatus:
@@ -56,7 +59,18 @@ class StatusReporter:
             processes=tuple(_processes(service)),
             gpus=gpus,
             requests=tuple(_requests(service)),
+            memory_total_bytes=self._memory,
+            has_registry=service.registry is not None,
         )
+
+
+def _memory() -> int | None:
+    """Bytes of RAM that may be used here; None where nobody can tell."""
+    try:
+        memory = read_memory()
+    except MachineError:
+        return None
+    return memory.total if memory.limit is None else memory.limit
 
 
 def _models(service: Service) -> Iterator[ModelStatus]:
@@ -97,6 +111,7 @@ def _loaded(served: Served) -> ModelStatus:
         devices=facts.devices if facts else (),
         loaded_at=_moment(supervisor.ready_since),
         load_seconds=facts.load_seconds if facts else None,
+        thinks=served.text.preparer.thinks,
     )
 
 

@@ -68,6 +68,8 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows that a step may guess; a made-up draft model makes the guesses."""
     draft_errors: int = 5
     """One guess in so many is wrong; 0: none."""
+    script: tuple[int, ...] = ()
+    """The tokens that every answer begins with, before made-up ones."""
 
 
 class FakeBackend:
@@ -250,7 +252,7 @@ class FakeBackend:
             require(fits, f"a token in {slot}, which has no whole rows")
             if fake_token(history) % 7 == 0:
                 return Drawn(UNDECIDED)
-        return _fake_draw(history, draw)
+        return _fake_draw(history, draw, self._settings.script)
 
     @property
     def draft_rows(self) -> int:
@@ -282,9 +284,11 @@ def fake_token(history: list[int], choice: int = 0) -> int:
     return FIRST_TOKEN + zlib.crc32(tail.encode()) % VARIETY
 
 
-def _fake_draw(history: list[int], draw: Draw) -> Drawn:
-    """The made-up token, or the next one that may be drawn."""
-    token = fake_token(history, draw.choice) if draw.fixed < 0 else draw.fixed
+def _fake_draw(history: list[int], draw: Draw, script: Sequence[int]) -> Drawn:
+    """The scripted or made-up token, or the next one that may be drawn."""
+    token = script[draw.index] if draw.index < len(script) else fake_token(history, draw.choice)
+    if draw.fixed >= 0:
+        token = draw.fixed
     try:
         mask = draw.matcher.mask() if draw.matcher is not None else None
     except MatchFailed as error:

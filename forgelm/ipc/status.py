@@ -60,6 +60,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     loaded_at: float | None = None
     """Unix time since which it takes requests."""
     load_seconds: float | None = None
+    thinks: bool | None = None
+    """Its template has marks for thinking."""
 
 
 class CacheStatus(msgspec.Struct, frozen=True):
@@ -116,3 +118,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
     processes: tuple[ProcessStatus, ...]
     gpus: tuple[GpuStatus, ...]
     requests: tuple[RequestStatus, ...]
+    memory_total_bytes: int | None = None
+    """RAM that this machine, or the container, may use."""
+    has_registry: bool = False
+    """The routes under `/registry` are there."""

@@ -1,0 +1,88 @@
+// The model selector: what is on this machine, which one answers, and going over to another.
+
+import { bus, json, post } from "./api.js";
+import { byId, el, say } from "./dom.js";
+
+const select = byId("model");
+
+let loading = "";
+/** Ids of models that embed or rerank: they run beside the chat model and can't be talked to. */
+let beside = new Set();
+let listed = [];
+
+export function beginModels() {
+  select.addEventListener("change", () => load(select.value));
+  byId("notice-close").addEventListener("click", () => notice(""));
+  bus.addEventListener("key", refreshModels);
+  refreshModels();
+}
+
+/** Ask again which models there are. */
+export async function refreshModels() {
+  try {
+    listed = (await json("v1/models")).data;
+  } catch (error) {
+    // A missing key is asked for, and the status tells of a server that is gone.
+    if (error.status !== undefined && error.status !== 401) notice(error.message);
+    return;
+  }
+  draw();
+}
+
+/** What `/status` says of the models: shows what another client has loaded, or the command line. */
+export function noteStatus(status) {
+  const [chat, ...others] = status.models;
+  beside = new Set(others.filter(({ kind }) => kind !== "chat").map(({ id }) => id));
+  const shown = listed.find(({ loaded }) => loaded)?.id;
+  const now = chat?.state === "ready" ? chat.id : undefined;
+  if (!loading && shown !== now) refreshModels();
+  else if (!loading && [...select.options].some(({ value }) => beside.has(value))) draw();
+  showProgress(status);
+}
+
+/** Load a model; what goes wrong is shown. */
+export async function load(id) {
+  if (loading) return;
+  loading = id;
+  notice("");
+  draw();
+  bus.dispatchEvent(new Event("loading"));
+  try {
+    await post("v1/models/load", { model: id });
+  } catch (error) {
+    if (error.status !== 401) notice(`${id} wasn't loaded: ${error.message}`);
+  }
+  loading = "";
+  await refreshModels();
+}
+
+/** Show a failure that belongs to no other place; "" takes it away. */
+export function notice(text) {
+  say(byId("notice-text"), text);
+  byId("notice").hidden = text === "";
+}
+
+function draw() {
+  const chat = listed.filter(({ id }) => !beside.has(id));
+  const present = loading || (chat.find(({ loaded }) => loaded) ?? chat[0])?.id;
+  const option = ({ id }) => el("option", { value: id, selected: id === present }, id);
+  const group = (label, models) => (models.length ? el("optgroup", { label }, models.map(option)) : null);
+  select.replaceChildren(...[
+    group("Loaded", chat.filter(({ loaded }) => loaded)),
+    group("On this machine", chat.filter(({ loaded }) => !loaded)),
+  ].filter(Boolean));
+  select.disabled = loading !== "" || chat.length === 0;
+}
+
+function showProgress({ state, percent, reason }) {
+  const going = loading !== "" || state === "loading" || state === "downloading";
+  const bar = byId("load");
+  bar.hidden = !going;
+  if (!going) return;
+  const verb = state === "downloading" ? "Fetching" : "Loading";
+  say(byId("load-text"), `${verb} ${loading || "the model"}…${reason ? ` ${reason}` : ""}`);
+  const progress = byId("load-progress");
+  // Without a figure, the old model still finishes its answers.
+  if (percent === null || percent === undefined) progress.removeAttribute("value");
+  else progress.value = percent / 100;
+}

@@ -1,0 +1,201 @@
+"""A browser at the page: what a user does there and sees, and what the browser itself has to say of it.
+
+It finds things by role and words where a user would, and waits for what it expects.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+PATIENCE = 20.0
+WIDE, PHONE = (1280, 800), (360, 740)
+NETWORK = "Failed to load resource"
+"""How the console begins to tell of a request that was refused or not answered, which some tests are about."""
+
+
+class Browser:
+    """One browser for all tests: `open` begins each of them with an empty page."""
+
+    def __init__(self, program: str, driver: str, profile: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = program
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--no-proxy-server",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-extensions",
+            "--no-first-run",
+            f"--user-data-dir={profile}",
+        ):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options, Service(driver))
+        self.driver.set_script_timeout(PATIENCE)
+        self.base = ""
+        self._spoken: list[str] = []
+        self._asked: list[str] = []
+
+    def quit(self) -> None:
+        """End it."""
+        self.driver.quit()
+
+    # --- where it is ---
+
+    def open(self, base: str, size: tuple[int, int] = WIDE) -> "Browser":
+        """The page of the server at `base`, as somebody sees it who was never there."""
+        self.leave()
+        self.resize(*size)
+        self.driver.get(f"{base}/")
+        self.driver.execute_script("sessionStorage.clear()")
+        self.driver.get(f"{base}/")
+        self.base = base
+        self._spoken, self._asked = [], []
+        self.driver.get_log("browser")
+        self.driver.get_log("performance")
+        self.driver.get(f"{base}/")
+        self.sees("#prompt")
+        return self
+
+    def leave(self) -> None:
+        """Go where nothing is, so that no page asks a server that ends."""
+        self.driver.get("about:blank")
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the page so large, in CSS pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def prefer(self, scheme: str) -> None:
+        """Have the user prefer "dark" or "light"."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    # --- what there is ---
+
+    def find(self, selector: str) -> WebElement:
+        """The first element."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        """All of them."""
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """What an element shows; "" where it isn't there or isn't seen."""
+        return str(self.js("const e = document.querySelector(arguments[0]); return e ? e.innerText : ''", selector))
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        """What a script returns, run by the driver: the page's own policy doesn't concern it."""
+        return self.driver.execute_script(script, *arguments)
+
+    def focused(self) -> str:
+        """The id of what has the focus, or what it says."""
+        return str(self.js("const e = document.activeElement; return e.id || e.textContent"))
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+        """Wait until `condition` gives something true, and return that."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                found = condition()
+            except StaleElementReferenceException:
+                found = None
+            if found:
+                return found
+            assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}; the page: {self.text('body')[-1500:]}"
+            time.sleep(0.03)
+
+    def sees(self, selector: str, text: str = "") -> WebElement:
+        """Wait until an element is seen, with `text` in it."""
+
+        def seen() -> WebElement | None:
+            fitting = [each for each in self.all(selector) if each.is_displayed() and text in each.text]
+            return fitting[-1] if fitting else None
+
+        found: WebElement = self.until(seen, f"{selector} shows {text!r}")
+        return found
+
+    def misses(self, selector: str) -> None:
+        """Wait until no such element is seen."""
+        self.until(lambda: not any(each.is_displayed() for each in self.all(selector)), f"{selector} is gone")
+
+    # --- what a user does ---
+
+    def press(self, *keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def click(self, selector: str, text: str = "") -> None:
+        """Click the last element that is seen and has `text`."""
+        self.sees(selector, text).click()
+
+    def say(self, text: str) -> None:
+        """Send a message."""
+        self.find("#prompt").send_keys(text, Keys.ENTER)
+
+    def answer(self, number: int = 1) -> WebElement:
+        """The answer of that number, once it is complete."""
+
+        def complete() -> WebElement | None:
+            answers = self.all(".message.assistant[aria-busy='false']")
+            return answers[number - 1] if len(answers) >= number else None
+
+        found: WebElement = self.until(complete, f"{number} answers are complete")
+        return found
+
+    def choose(self, selector: str, value: str) -> None:
+        """Choose an option."""
+        option = self.until(lambda: self.all(f'{selector} option[value="{value}"]'), f"{value} can be chosen")[0]
+        option.click()
+
+    # --- what the browser tells ---
+
+    def console(self) -> list[str]:
+        """Everything the console has had since `open`, violations of the policy included."""
+        self._spoken += [entry["message"] for entry in self.driver.get_log("browser")]
+        return self._spoken
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked for since `open`."""
+        for entry in self.driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                self._asked.append(event["params"]["request"]["url"])
+        return self._asked
+
+    def behaved(self, *, refused: bool = False) -> None:
+        """The console has nothing to say, but of requests where some were to be `refused`; nobody else was asked."""
+        said = [line for line in self.console() if not (refused and NETWORK in line)]
+        assert not said, said
+        ours = urlsplit(self.base).netloc
+        strangers = [url for url in self.requests() if urlsplit(url).netloc not in ("", ours)]
+        assert not strangers, strangers
+
+    def shot(self, path: Path) -> None:
+        """A picture of what is seen."""
+        self.driver.save_screenshot(str(path))
+
+
+@contextmanager
+def browser(program: str, driver: str, profile: Path) -> Iterator[Browser]:
+    """A browser, until the context ends."""
+    found = Browser(program, driver, profile)
+    try:
+        yield found
+    finally:
+        found.quit()
