@@ -43,6 +43,9 @@ class EmbeddingLoop:
         self._row_seconds = row_seconds
         self._waiting = Waiting()
         self._draining = False
+        self._names: dict[int, str] = {}
+        """What logs call the requests that wait."""
+        self._log = log.get("embedder")
 
     def run(self) -> None:
         """Serve. Returns after `Drain` once nothing waits.
@@ -58,12 +61,19 @@ class EmbeddingLoop:
         for message in self._channel.receive(patience):
             match message:
                 case Embed():
-                    self._waiting.add(message)
+                    self._take(message)
                 case Forget(request):
+                    self._log.debug("request forgotten", request=self._names.pop(request, ""))
                     self._waiting.forget(request)
                 case Drain():
                     self._draining = True
-                    log.get("embedder").debug("draining")
+                    self._log.debug("draining")
+
+    def _take(self, message: Embed) -> None:
+        if message.index == 0:
+            self._names[message.request] = message.name
+            self._log.debug("request taken", request=message.name)
+        self._waiting.add(message)
 
     def _step(self) -> None:
         texts = self._waiting.take(self._embedder.rows, self._embedder.parallel)
@@ -80,9 +90,13 @@ class EmbeddingLoop:
         sound = [bool(np.isfinite(vector).all()) for vector in vectors]
         for request in {text.request for text, good in zip(texts, sound, strict=True) if not good}:
             self._waiting.forget(request)
+            self._log.warning("request failed: numbers that are none", request=self._names.get(request, ""))
             self._channel.send(Unusable(request, "the model gave numbers that are none for a text"))
         places = tuple((text.request, text.index) for text, good in zip(texts, sound, strict=True) if good)
         self._channel.send(Vectors(places, vectors[sound].astype("<f4").tobytes()))
+        for request in {text.request for text in texts}:
+            if not self._waiting.has(request):
+                self._log.debug("request ends", request=self._names.pop(request, ""))
 
 
 def normalized(vectors: Array) -> Array:

@@ -5,6 +5,7 @@ import time
 from forgelm import log
 from forgelm.engine.backend import Backend
 from forgelm.engine.channel import Channel
+from forgelm.engine.journal import Journal
 from forgelm.engine.plan import NO_DRAFTS
 from forgelm.engine.scheduler import Scheduler
 from forgelm.ipc.messages import Abort, Drain, Generate, Spare, Step, ToEngine, Working
@@ -23,6 +24,7 @@ class Loop:
         self._scheduler = scheduler
         self._backend = backend
         self._draining = False
+        self._journal = Journal()
         self._log = log.get("engine")
 
     def run(self) -> None:
@@ -51,15 +53,20 @@ class Loop:
             self._channel.send(Working(plan.predicted))
         outcome = self._backend.run(plan)
         deltas = scheduler.apply(plan, outcome, time.monotonic())
-        self._channel.send(Step(tuple(deltas), scheduler.stats(plan, outcome), scheduler.take_started()))
+        started = scheduler.take_started()
+        self._channel.send(Step(tuple(deltas), scheduler.stats(plan, outcome), started))
+        self._journal.begun(started)
+        self._journal.went(deltas)
 
     def _take_in(self, patience: float | None) -> None:
         for message in self._channel.receive(patience):
             now = time.monotonic()
             match message:
                 case Generate():
+                    self._journal.taken(message)
                     self._scheduler.add(message, now)
                 case Abort(request_id, choice):
+                    self._journal.aborted(request_id, choice)
                     self._scheduler.abort(request_id, now, choice)
                 case Spare(cores):
                     self._backend.spare(cores)

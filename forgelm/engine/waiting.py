@@ -36,6 +36,10 @@ class Waiting:
         text = Text(message.request, message.index, np.frombuffer(message.tokens, np.dtype("<i4")))
         self._requests.setdefault(message.request, deque()).append(text)
 
+    def has(self, request: int) -> bool:
+        """Whether any text of a request waits."""
+        return request in self._requests
+
     def forget(self, request: int) -> None:
         """Drop all texts of a request."""
         self._requests.pop(request, None)

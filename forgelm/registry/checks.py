@@ -1,5 +1,6 @@
 """A model being hashed, for those who watch: `Library.verify` as something that goes on."""
 
+import contextvars
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ class Check:
 
     def start(self) -> None:
         """Begin."""
-        threading.Thread(target=self._run, name="check", daemon=True).start()
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(self._run,), name="check", daemon=True).start()
 
     def stop(self) -> None:
         """Nobody wants to know any more."""

@@ -5,6 +5,7 @@ one syncs. The caller's thread only watches: it tells the progress, and ends eve
 """
 
 import contextlib
+import contextvars
 import os
 import sys
 import threading
@@ -96,7 +97,8 @@ class Download:
         return self._digest
 
     def _start(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(self._guarded, run), daemon=True)
         self._threads.append(thread)
         thread.start()
 

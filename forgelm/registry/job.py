@@ -1,5 +1,6 @@
 """One download: how far it is, who watches it, and how to stop it. What it does and when, `jobs` knows."""
 
+import contextvars
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ class Job:
         """And that nothing is left of it."""
         self.over = threading.Event()
         """Set when nothing works on it any more."""
+        self.context = contextvars.copy_context()
+        """Of whoever asked for it first: its lines in the log name that request."""
         self._download = download
         self._meter = Meter()
         self._watchers: set[Notify] = set()

@@ -161,7 +161,8 @@ class Jobs:
                 return
             if not job.ended and job.place not in self._working:
                 self._working[job.place] = job
-                threading.Thread(target=self._work, args=(job,), name=f"download-{job.id}", daemon=True).start()
+                name = f"download-{job.id}"
+                threading.Thread(target=job.context.run, args=(self._work, job), name=name, daemon=True).start()
 
     def _work(self, job: Job) -> None:
         """Fetch, in a thread of its own."""

@@ -22,6 +22,7 @@ import uvicorn
 from forgelm import log
 from forgelm.errors import ConfigError, ForgeError
 from forgelm.fit.budget import present_budget
+from forgelm.registry.access import Named
 from forgelm.registry.app import make_app
 from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
@@ -96,7 +97,7 @@ class _Server(uvicorn.Server):
         """An `attended` one leaves it to its parent what a Ctrl-C means, which reaches the whole terminal group."""
         self._threads = Threads()
         config = uvicorn.Config(
-            make_app(library, jobs, self._threads),
+            Named(make_app(library, jobs, self._threads)),
             loop="uvloop",
             http="httptools",
             ws="none",

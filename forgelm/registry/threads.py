@@ -5,6 +5,7 @@ have to wait for the hub.
 """
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -56,7 +57,9 @@ class Threads:
         self._waiting.add(future)
         try:
             async with self._room:
-                threading.Thread(target=body, name="request", daemon=True).start()
+                # With what the log calls the request: threads begin without it.
+                run = contextvars.copy_context().run
+                threading.Thread(target=run, args=(body,), name="request", daemon=True).start()
                 return await future
         finally:
             self._waiting.discard(future)

@@ -22,7 +22,7 @@ from forgelm.ipc.messages import Drain, Fatal, Loading, Working
 
 FACTS = EmbedderFacts("bert", "tiny", 1, 2, 64, 96, 104, "cls", "", ("CPU",), 1, 0.5)
 TO_EMBEDDER: dict[str, ToEmbedder] = {
-    "embed": Embed(70_000, 2, b"\x02\x00\x00\x00"),
+    "embed": Embed(70_000, 2, b"\x02\x00\x00\x00", "req_1"),
     "forget": Forget(3),
     "drain": Drain(),
 }
@@ -35,7 +35,7 @@ FROM_EMBEDDER: dict[str, FromEmbedder] = {
     "fatal": Fatal("no memory", True),
 }
 GOLDEN = {
-    "embed": "1300000094a5656d626564ce0001117002c40402000000",
+    "embed": "1900000095a5656d626564ce0001117002c40402000000a57265715f31",
     "forget": "0900000092a6666f7267657403",
     "ready": "2b00000092a572656164799ca462657274a474696e790102406068a3636c73a091a343505501cb3fe0000000000000",
     "vectors": "1a00000093a7766563746f727392920100920205c4080000803f00000040",
@@ -51,6 +51,11 @@ def test_messages_to_the_process_survive_the_way(name: str) -> None:
 @pytest.mark.parametrize("name", FROM_EMBEDDER)
 def test_messages_from_the_process_survive_the_way(name: str) -> None:
     assert decode_from_embedder(frame(FROM_EMBEDDER[name])[4:]) == FROM_EMBEDDER[name]
+
+
+def test_a_text_without_a_name_is_read() -> None:
+    """As somebody sends it who knows of none."""
+    assert decode_to_embedder(msgspec.msgpack.encode(["embed", 1, 0, b""])) == Embed(1, 0, b"")
 
 
 @pytest.mark.parametrize("name", GOLDEN)
