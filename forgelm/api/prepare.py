@@ -11,7 +11,7 @@ from forgelm.api import fields
 from forgelm.api.mailbox import Job
 from forgelm.api.prompts import Prompt, Prompter, Room, answer_room
 from forgelm.api.remembered import Remembered
-from forgelm.api.requests import STRUCTURED, ChatRequest, GenerationRequest, StructuredFields
+from forgelm.api.requests import STRUCTURED, ChatRequest, GenerationRequest, SamplingFields, StructuredFields
 from forgelm.api.sampling import SamplingMaker
 from forgelm.api.structured import answer_grammar, asked_form
 from forgelm.api.texts import TextPrompts
@@ -19,7 +19,7 @@ from forgelm.api.thoughts import Thinker
 from forgelm.api.tools import tool_use
 from forgelm.config import Profile, SamplingDefaults
 from forgelm.errors import InvalidRequest, ModelError, UnsupportedParameter
-from forgelm.ipc.messages import Budget, Constraint
+from forgelm.ipc.messages import Budget, Constraint, Sampling
 from forgelm.llama.vocab import Vocabulary
 from forgelm.text.conversation import Conversation
 from forgelm.text.encode import Continuation
@@ -127,6 +127,11 @@ class Preparer:
     def thinks(self) -> bool:
         """Whether the model's template knows thinking."""
         return self._thinker.marks is not None
+
+    @property
+    def defaults(self) -> Sampling:
+        """How the tokens of a request are drawn that says nothing of it, without thinking."""
+        return self._sampling.make(SamplingFields(), self._profile.sampling.plain)
 
     def chat(self, body: bytes, context: int) -> Prepared:
         """A `/v1/chat/completions` body. Raises `RequestError` naming the field."""

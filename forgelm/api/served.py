@@ -78,7 +78,9 @@ class TextSide:
         """Such as "Q4_K_M"; "" where the file doesn't say."""
         self.architecture = vocabulary.metadata("general.architecture")
         try:
-            self.preparer = Preparer(profile, vocabulary, _template(profile, vocabulary))
+            self.template = chosen_template(profile.chat.template, vocabulary.chat_template()) or ""
+            """The chat template's source; "" without one."""
+            self.preparer = Preparer(profile, vocabulary, _template(profile, vocabulary, self.template))
             self.marked_pieces = vocabulary.showing(self.preparer.shown)
             """What tokens stand for where an answer is taken apart."""
         except BaseException:
@@ -92,11 +94,10 @@ def quant_of(vocabulary: Vocabulary) -> str:
     return quant_name(int(number)) if number.isdecimal() else ""
 
 
-def _template(profile: Profile, vocabulary: Vocabulary) -> ChatTemplate | None:
-    asked = profile.chat.template
-    source = chosen_template(asked, vocabulary.chat_template())
-    if source is None:
+def _template(profile: Profile, vocabulary: Vocabulary, source: str) -> ChatTemplate | None:
+    if not source:
         return None
+    asked = profile.chat.template
     bos, eos = (vocabulary.text_of(token) for token in (vocabulary.bos, vocabulary.eos))
     try:
         return ChatTemplate(source, bos, eos)
