@@ -1,10 +1,12 @@
-"""KV types compared on a text: the same rows computed in one context per type, side by side.
+"""KV types and files compared on a text: the same rows computed in one context per variant, side by side.
 
-Nothing but the context differs: the weights are shared, and chunks are the same. A row's logits are compared at once
-and forgotten; those of a whole text would be gigabytes.
+Nothing else differs: variants of one file share its weights, and chunks are the same. A row's logits are compared at
+once and forgotten; those of a whole text would be gigabytes.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,18 +25,34 @@ UNCOUNTED = 8
 """One part in so many of the text goes before the first row that counts: there is little to attend to."""
 
 
-def compare(model: Model, config: EngineConfig, tokens: tuple[int, ...], kv_types: tuple[str, ...]) -> list[Quality]:
-    """The quality of each type against the first one, on the rows after the first eighth of `tokens`.
+class Variant(NamedTuple):
+    """A loaded model and the context to make of it."""
 
-    Raises `ModelError` when a context can't be made or logits aren't numbers, `MachineError` when a decode fails.
+    model: Model
+    config: EngineConfig
+    kv_type: str
+
+
+def compare(model: Model, config: EngineConfig, tokens: tuple[int, ...], kv_types: tuple[str, ...]) -> list[Quality]:
+    """The quality of each type against the first one, as `compare_variants`."""
+    return compare_variants([Variant(model, config, kv_type) for kv_type in kv_types], tokens)
+
+
+def compare_variants(variants: Sequence[Variant], tokens: tuple[int, ...]) -> list[Quality]:
+    """The quality of each variant against the first one, on the rows after the first eighth of `tokens`.
+
+    Raises `ModelError` when their vocabularies differ, a context can't be made or logits aren't numbers, `MachineError`
+    when a decode fails.
     """
     text = ids(tokens)
-    rows = min(ROWS_OF_HYBRIDS if model.recurrent else ROWS, config.engine.n_ubatch)
-    tallies = [Tally() for _ in kv_types]
+    if len({variant.model.vocab.size for variant in variants}) > 1:
+        raise ModelError("their vocabularies have different sizes")
+    rows = min(_rows(variant) for variant in variants)
+    tallies = [Tally() for _ in variants]
     with ExitStack() as stack:
         contexts = [
             stack.enter_context(opened(model, config, kv_type=kv_type, n_ctx=len(text), slots=rows))
-            for kv_type in kv_types
+            for model, config, kv_type in variants
         ]
         first = len(text) // UNCOUNTED
         for context in contexts:
@@ -47,7 +65,11 @@ def compare(model: Model, config: EngineConfig, tokens: tuple[int, ...], kv_type
                 distributions = [_distribution(context, row, begin + row) for context in contexts]
                 for tally, other in zip(tallies, distributions, strict=True):
                     tally.add(distributions[0], other, int(token))
-    return [tally.quality(kv_type) for tally, kv_type in zip(tallies, kv_types, strict=True)]
+    return [tally.quality(variant.kv_type) for tally, variant in zip(tallies, variants, strict=True)]
+
+
+def _rows(variant: Variant) -> int:
+    return min(ROWS_OF_HYBRIDS if variant.model.recurrent else ROWS, variant.config.engine.n_ubatch)
 
 
 def _compute_chunk(contexts: list[Context], chunk: Tokens) -> None:

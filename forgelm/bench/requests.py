@@ -34,7 +34,15 @@ class CellRequest(msgspec.Struct, frozen=True, tag=True):
     """Fill the cells with copies of a short text: for the memory alone."""
 
 
-Request = QualityRequest | CellRequest
+class VariantsRequest(msgspec.Struct, frozen=True, tag=True):
+    """Compare the distributions that several files, each with its own KV type, give on one text."""
+
+    configs: tuple[EngineConfig, ...]
+    """The first is the reference."""
+    tokens: tuple[int, ...]
+
+
+Request = QualityRequest | VariantsRequest | CellRequest
 
 
 class Quality(msgspec.Struct, frozen=True):
@@ -51,7 +59,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Qualities(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `QualityRequest`, in its order."""
+    """The answer to `QualityRequest` or `VariantsRequest`, in its order."""
 
     types: tuple[Quality, ...]
 

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import msgspec
 
-from forgelm.bench.requests import Answer, Failed, Qualities, QualityRequest, Request
+from forgelm.bench.requests import Answer, CellRequest, Failed, Qualities, QualityRequest, Request, VariantsRequest
 from forgelm.errors import ForgeError
 
 _PR_SET_PDEATHSIG = 1
@@ -54,12 +55,20 @@ def _measure(request: Request) -> Answer:
     # Here, because the parent has no use for llama.cpp's contexts.
     from forgelm.bench.cell import measure
     from forgelm.bench.contexts import loaded
-    from forgelm.bench.quality import compare
+    from forgelm.bench.quality import Variant, compare, compare_variants
 
-    if not isinstance(request, QualityRequest):
-        return measure(request)
-    with loaded(request.config) as model:
-        return Qualities(tuple(compare(model, request.config, request.tokens, request.kv_types)))
+    match request:
+        case CellRequest():
+            return measure(request)
+        case QualityRequest():
+            with loaded(request.config) as model:
+                return Qualities(tuple(compare(model, request.config, request.tokens, request.kv_types)))
+        case VariantsRequest():
+            with ExitStack() as stack:
+                files = {config.model: config for config in request.configs}
+                models = {file: stack.enter_context(loaded(config)) for file, config in files.items()}
+                variants = [Variant(models[each.model], each, each.engine.kv_type) for each in request.configs]
+                return Qualities(tuple(compare_variants(variants, request.tokens)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import rich_click
 
+from forgelm.commands.bench_tune import tune
 from forgelm.commands.terminal import coloured
 from forgelm.config import KV_TYPES, Profile
 from forgelm.errors import ModelError
@@ -49,6 +50,9 @@ class Lengths(click.ParamType[tuple[int, ...]]):
 @click.group(cls=rich_click.RichGroup)
 def bench() -> None:
     """Measure this machine with a model. Nothing else should be running meanwhile."""
+
+
+bench.add_command(tune)
 
 
 @bench.command(cls=rich_click.RichCommand)
