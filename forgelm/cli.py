@@ -46,6 +46,7 @@ COMMANDS = {
     "rm": Entry("forgelm.commands.rm", "rm", "Delete a model, or forget an imported one."),
     "fit": Entry("forgelm.commands.fit", "fit", "Say whether a model fits, and with how much context."),
     "chat": Entry("forgelm.commands.chat", "chat", "Talk to a running server in the terminal."),
+    "ps": Entry("forgelm.commands.ps", "ps", "Show what a running server does."),
     "bench": Entry("forgelm.commands.bench", "bench", "Measure this machine with a model."),
     "doctor": Entry("forgelm.commands.doctor", "doctor", "Check this machine; say how to fix what is wrong."),
     "registry": Entry("forgelm.commands.registry", "registry", "Run the registry by itself, for a server to use."),

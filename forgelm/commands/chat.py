@@ -3,22 +3,20 @@
 It talks HTTP to a server that runs already and knows nothing of engines or models.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 import msgspec
 import rich_click
 
+from forgelm.commands.http import Failure, connect, failures, own_key, reason, refusal
 from forgelm.commands.terminal import coloured, echo, printable
 from forgelm.errors import ConfigError, ForgeError
 
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -39,10 +37,6 @@ class Timings(msgspec.Struct, frozen=True):
     predicted_per_second: float = 0.0
     draft_n: int = 0
     draft_n_accepted: int = 0
-
-
-class Failure(msgspec.Struct, frozen=True):
-    message: str = "no reason given"
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -88,7 +82,7 @@ def chat(
     """
     settings = Settings(_base_url(url), model, system, max_tokens, temperature)
     question = _question(prompt)
-    with _connect(settings.url) as client:
+    with connect(settings.url, own_key()) as client:
         session = Session(client, settings)
         if question is None:
             _converse(session)
@@ -188,10 +182,10 @@ class Session:
             body["max_tokens"] = self._settings.max_tokens
         if self._settings.temperature is not None:
             body["temperature"] = self._settings.temperature
-        with _failures(self.url), self._client.stream("POST", "/chat/completions", json=body) as response:
+        with failures(self.url), self._client.stream("POST", "/chat/completions", json=body) as response:
             if response.status_code != 200:
                 response.read()
-                raise ForgeError(_refusal(response))
+                raise ForgeError(refusal(response))
             yield from _chunks(response.iter_lines())
 
 
@@ -256,47 +250,11 @@ class Printer:
         sys.stdout.flush()
 
 
-@contextmanager
-def _connect(url: str) -> Iterator[Any]:
-    import httpx
-
-    headers = {}
-    key = os.environ.get("FORGELM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
-    if key.strip():
-        headers[b"Authorization"] = f"Bearer {key.strip()}".encode()
-    try:
-        # A proxy for the outside world must not stand between two programs of one machine.
-        direct = httpx.URL(url).host in LOOPBACK
-        timeout = httpx.Timeout(None, connect=5.0)
-        client = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=not direct)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"--url {url}: {error}") from None
-    with client:
-        yield client
-
-
-@contextmanager
-def _failures(url: str) -> Iterator[None]:
-    """Turn what httpx raises into one line each."""
-    import httpx
-
-    try:
-        yield
-    except httpx.ConnectError:
-        raise ForgeError(f"nothing answers at {url}; start a server with `forgelm serve`") from None
-    except httpx.UnsupportedProtocol:
-        raise ConfigError(f"--url {url} must begin with http:// or https://") from None
-    except httpx.TimeoutException:
-        raise ForgeError(f"{url} doesn't answer in time") from None
-    except httpx.HTTPError as error:
-        raise ForgeError(f"the connection to {url} broke off: {error}") from None
-
-
 def _first_model(client: Any, url: str) -> str:
-    with _failures(url):
+    with failures(url):
         response = client.get("/models")
     if response.status_code != 200:
-        raise ForgeError(_refusal(response))
+        raise ForgeError(refusal(response))
     try:
         name: str = response.json()["data"][0]["id"]
     except (ValueError, LookupError, TypeError):
@@ -317,24 +275,9 @@ def _chunks(lines: Iterator[str]) -> Iterator[Chunk]:
         except msgspec.DecodeError as error:
             raise ForgeError(f"the server sent something that is no chat chunk: {error}") from None
         if chunk.error is not None:
-            raise ForgeError(_reason(chunk.error))
+            raise ForgeError(reason(chunk.error))
         yield chunk
     raise ForgeError("the answer broke off before its end")
-
-
-def _refusal(response: Any) -> str:
-    """The reason in an error response, whatever wrote it."""
-    try:
-        error = msgspec.json.decode(response.content, type=Chunk).error
-    except msgspec.DecodeError:
-        error = None
-    if error is None:
-        return f"{response.url} answers {response.status_code} {response.reason_phrase}"
-    return f"{_reason(error)} ({response.status_code})"
-
-
-def _reason(error: Failure | str) -> str:
-    return " ".join(printable(error if isinstance(error, str) else error.message).split())
 
 
 def _base_url(url: str) -> str:
