@@ -17,6 +17,7 @@ from forgelm.errors import ModelError
 from forgelm.llama.batch import Batch, Tokens
 from forgelm.llama.lib import L, forget_problems, last_problem
 from forgelm.llama.model import Model
+from forgelm.llama.placing import Placement, Rules
 from forgelm.llama.ranking import Ranking
 from forgelm.llama.status import DecodeStatus
 
@@ -119,7 +120,27 @@ class Context:
         self._ledgers = [_Ledger() for _ in range(options.slots)]
         self._can_roll_back: list[_Ledger] = []
         self._max_outputs = _max_outputs(options)
+        self._placement = Placement(self._rules())
+        self.ubatches = 0
+        """Physical batches that the last decode was split into; 0 if it failed."""
         self.ranking = Ranking(self._handle, options.ranked_slots, options.candidates)
+
+    def _rules(self) -> Rules:
+        unified, slots = self.options.unified, self.options.slots
+        return Rules(
+            cells=self.n_ctx if unified else self.n_ctx_seq,
+            slots=slots,
+            n_ubatch=self.n_ubatch,
+            unified=unified,
+            recurrent=self.recurrent,
+            kept_tail=self.rollback_rows + 1 if self.rollback_rows else 0,
+            attention=self.model.attention,
+        )
+
+    @property
+    def highest_cell(self) -> int:
+        """The highest KV cell in use, plus one: what a decode has to visit."""
+        return self._placement.highest
 
     def set_threads(self, count: int) -> None:
         """Compute with `count` threads from the next decode on. Flash attention's sums differ by noise with it."""
@@ -170,7 +191,9 @@ class Context:
         """
         batch = self.batch
         status = DecodeStatus.from_code(L.llama_decode(self._handle, batch.handle))
+        self.ubatches = 0
         if status is DecodeStatus.OK:
+            self.ubatches = self._placement.decoded(batch.counts.items())
             self._advance()
         elif status.taints:
             self._taint()
@@ -198,6 +221,10 @@ class Context:
             if slot in self.batch.counts or (self.recurrent and ledger.length):
                 ledger.condition = _Condition.TAINTED
 
+    def wait(self) -> None:
+        """Return when the logits asked for are there: on a GPU `decode` only begins to compute them."""
+        L.llama_synchronize(self._handle)
+
     def logits(self, row: int) -> Logits:
         """Logits of a batch row of the last decode, shape (vocabulary,), a view valid until the next decode.
 
@@ -219,6 +246,7 @@ class Context:
         ledger = self._ledger(slot)
         if length == 0:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
+            self._placement.trim(slot, 0)
             self._ledgers[slot] = _Ledger()
             return
         if ledger.condition is _Condition.TAINTED:
@@ -233,6 +261,7 @@ class Context:
             return
         if not L.llama_memory_seq_rm(self._memory, slot, length, -1):
             raise MemoryMisuse(f"llama.cpp refused to cut slot {slot} to {length} tokens")
+        self._placement.trim(slot, length)
         ledger.length = length
         ledger.rollback = 0
         if self.recurrent:
@@ -258,6 +287,7 @@ class Context:
         if not (origin.condition is _Condition.WHOLE or rolled_back):
             raise MemoryMisuse(f"slot {source} {origin.condition.value}; it can't be forked")
         L.llama_memory_seq_cp(self._memory, source, target, -1 if whole else 0, -1 if whole else length)
+        self._placement.fork(source, target, length)
         copy.length = length
         if self.recurrent:
             # Both share one recurrent cell now: rolling the source back would take the copy with it.
@@ -316,6 +346,8 @@ class Context:
         if read != size:
             self.trim(slot, 0)
             raise NoRoom(f"llama.cpp rejected a checkpoint of {checkpoint.length} tokens for slot {slot}")
+        if not checkpoint.partial:
+            self._placement.restore(slot, checkpoint.length)
         self._ledgers[slot] = _Ledger(length=checkpoint.length)
 
 

@@ -94,6 +94,11 @@ class Model:
         return int(L.llama_model_n_swa(self.handle))
 
     @property
+    def attention(self) -> bool:
+        """Whether any layer keeps keys and values."""
+        return not L.llama_model_is_recurrent(self.handle)
+
+    @property
     def recurrent(self) -> bool:
         """Whether any layer keeps a recurrent state, which can't be cut back."""
         return bool(L.llama_model_is_recurrent(self.handle) or L.llama_model_is_hybrid(self.handle))
