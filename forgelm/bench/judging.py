@@ -37,6 +37,8 @@ class Judgement(msgspec.Struct, frozen=True):
 
     better: bool
     why: str
+    unsure: bool
+    """It would be better but for a loss that more pairs might show to be none."""
     score: Estimate
     ratios: dict[str, Estimate]
     """By figure; above 1 is better."""
@@ -47,9 +49,11 @@ def judge(merits: Sequence[Merit], candidate: Sequence[Figures], incumbent: Sequ
     ratios = [_ratios(merits, *pair) for pair in zip(candidate, incumbent, strict=True)]
     estimates = {merit.name: _estimate(_of(merit, ratios)) for merit in merits}
     score = _estimate(_scores(merits, ratios))
-    worse = next((_loss(name, estimate) for name, estimate in estimates.items() if _loss(name, estimate)), "")
+    losses = [(name, estimate) for name, estimate in estimates.items() if _is_loss(estimate)]
     gain = _gain(score)
-    return Judgement(not worse and gain == "", worse or gain or f"better by {score.median - 1:.1%}", score, estimates)
+    certain = [loss for loss in losses if _is_certain(loss[1])]
+    why = _loss(*(certain or losses)[0]) if losses else gain or f"better by {score.median - 1:.1%}"
+    return Judgement(not losses and not gain, why, bool(losses) and not certain and not gain, score, estimates)
 
 
 def hopeless(merits: Sequence[Merit], candidate: Sequence[Figures], incumbent: Sequence[Figures]) -> str:
@@ -107,11 +111,15 @@ def _gain(score: Estimate) -> str:
     return f"better by less than {MATERIAL:.0%}" if score.median < 1 + MATERIAL else ""
 
 
-def _loss(name: str, ratio: Estimate) -> str:
-    """How the figure is worse; "" when it isn't."""
+def _is_loss(ratio: Estimate) -> bool:
     if ratio.pairs == 0 or ratio.median >= 1 - MATERIAL:
-        return ""
-    beyond = ratio.high is not None and ratio.high < 1
-    if beyond or ratio.median < 1 - APPARENT:
-        return f"worse on {name} by {1 - ratio.median:.1%}" + ("" if beyond else ", as far as the noise lets see")
-    return ""
+        return False
+    return _is_certain(ratio) or ratio.median < 1 - APPARENT
+
+
+def _is_certain(ratio: Estimate) -> bool:
+    return ratio.high is not None and ratio.high < 1
+
+
+def _loss(name: str, ratio: Estimate) -> str:
+    return f"worse on {name} by {1 - ratio.median:.1%}" + ("" if _is_certain(ratio) else ", as far as noise lets see")

@@ -99,7 +99,7 @@ class Search:
             return Trial(settings, "skipped", refusal, against)
         self._require_time()
         quality, loss = self._quality_of(settings)
-        pairs = list(self._pairs(settings, SEEN if loss else self._goal.pairs))
+        pairs = list(self._pairs(settings, SEEN if loss else self._goal.pairs, self._incumbent))
         failure = next((pair.candidate.failure for pair in pairs if pair.candidate.failure), "")
         good = [pair for pair in pairs if not (pair.candidate.failure or pair.incumbent.failure)]
         ours, theirs = tuple(pair.candidate for pair in pairs), tuple(pair.incumbent for pair in pairs)
@@ -115,21 +115,30 @@ class Search:
         verdict: Verdict = "taken" if judgement.better and not why else "not taken"
         return msgspec.structs.replace(trial, verdict=verdict, why=why or judgement.why, judgement=judgement)
 
-    def _pairs(self, settings: Settings, most: int) -> Iterator[Pair]:
-        """Until there are `most` good ones, the candidate fails, or it isn't worth more."""
+    def _pairs(self, settings: Settings, most: int, incumbent: Settings, stage: str = "search") -> Iterator[Pair]:
+        """Until there are `most` good ones, the candidate fails, or more aren't worth it.
+
+        Twice as many where a loss that noise may have made is all that speaks against the candidate.
+        """
         good: list[Pair] = []
-        for number in range(most + TRIES - 1):
-            pair = self._measured(settings, self._incumbent, number, "search")
+        for number in range(2 * most + TRIES):
+            pair = self._measured(settings, incumbent, number, stage)
             yield pair
             if pair.candidate.failure:
                 return
             if not pair.incumbent.failure:
                 good.append(pair)
-            if len(good) == most or (good and hopeless(self._goal.merits, *_figures(good))):
+            if number + 1 - len(good) >= TRIES or self._enough(good, most, stage):
                 return
-            if number + 1 - len(good) >= TRIES:
-                return
-            self._require_time()
+            if stage == "search":
+                self._require_time()
+
+    def _enough(self, good: Sequence[Pair], most: int, stage: str) -> bool:
+        if len(good) < most:
+            return stage == "search" and bool(hopeless(self._goal.merits, *_figures(good)))
+        if len(good) >= 2 * most or most == SEEN or not judge(self._goal.merits, *_figures(good)).unsure:
+            return True
+        return bool(self._goal.seconds) and self._clock() - self._began > self._goal.seconds
 
     def _measured(self, settings: Settings, incumbent: Settings, number: int, stage: str) -> Pair:
         pair = self._lab.pair(settings, incumbent, number, stage)
@@ -157,10 +166,8 @@ class Search:
         quality = self._lab.quality(settings)
         ours, theirs = quality.values.get("perplexity"), default.get("perplexity")
         if ours is None or theirs is None:
-            return (
-                quality.values,
-                f"its quality isn't known: {quality.problem or 'the default has none to compare with'}",
-            )
+            why = quality.problem or "the default's isn't known either"
+            return quality.values, f"its quality can't be told: {why}"
         loss = ours / theirs - 1
         if loss > self._goal.max_quality_loss:
             return quality.values, f"perplexity {loss:+.1%}, and {self._goal.max_quality_loss:.1%} is the most"
@@ -185,7 +192,7 @@ class Search:
             why = "nothing was better beyond the noise" if complete else "nothing was better so far"
             return Outcome(trials, {}, why, complete=complete)
         self._watch.begins(self._incumbent, 0)
-        pairs = [self._measured(self._incumbent, DEFAULT, n, "final") for n in range(self._goal.final_pairs)]
+        pairs = list(self._pairs(self._incumbent, self._goal.final_pairs, DEFAULT, "final"))
         good = [pair for pair in pairs if not (pair.candidate.failure or pair.incumbent.failure)]
         failure = next((pair.candidate.failure for pair in pairs if pair.candidate.failure), "")
         judgement = judge(self._goal.merits, *_figures(good))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--minutes", type=click.FloatRange(min=0), default=0.0, help="The most that all of it takes; 0: no limit."
 )
-@click.option("--pairs", type=click.IntRange(min=6), default=8, show_default=True,
+@click.option("--pairs", type=click.IntRange(min=6), default=9, show_default=True,
               help="Of each candidate with the best so far; half as many more with the default at the end."
 )  # fmt: skip
 @click.option("--clients", type=click.IntRange(min=1), default=8, show_default=True, help="Of throughput and itl.")
