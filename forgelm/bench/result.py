@@ -99,6 +99,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing was answered; `itl` also where no answer had two tokens."""
     itl: Spread | None
     e2e: Spread | None
+    decode_rate: float = 0.0
+    """Tokens per second of one request, from its first piece to its last, over all of them; 0 where none streamed."""
     settings: dict[str, str | int | float | bool] = {}
     """What this row was run with, where rows differ in it ("engine.n_ubatch" → 512)."""
     peak_rss: int | None = None

@@ -6,6 +6,7 @@ would cost the server on the same cores ten times as much. Times are `time.perf_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httptools
 import msgspec
@@ -107,7 +108,8 @@ class Chunk(msgspec.Struct, frozen=True):
     choices: tuple[Choice, ...] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
+    """Servers differ in what it is."""
 
 
 _chunks = msgspec.json.Decoder(Chunk)
@@ -165,12 +167,16 @@ def parse(pieces: Pieces) -> Answer:
 def reason_of(body: bytes) -> str:
     """What an error's body says, whatever wrote it."""
     try:
-        found = msgspec.json.decode(body)
+        return _words(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = body.decode(errors="replace")
+        return _words(body.decode(errors="replace"))
+
+
+def _words(said: Any) -> str:
+    """The message in an error object, in one line."""
     for key in ("error", "message", "detail"):
-        found = found.get(key, found) if isinstance(found, dict) else found
-    return " ".join(str(found).split())[:LONGEST_REASON]
+        said = said.get(key, said) if isinstance(said, dict) else said
+    return " ".join(str(said).split())[:LONGEST_REASON]
 
 
 def events(body: Pieces) -> list[tuple[float, bytes]]:
@@ -200,7 +206,7 @@ class _Sum:
 
     def add(self, at: float, chunk: Chunk) -> None:
         if chunk.error is not None:
-            raise Failed("error in the answer", reason_of(bytes(chunk.error)))
+            raise Failed("error in the answer", _words(chunk.error))
         self.usage = chunk.usage or self.usage
         self.timings = chunk.timings or self.timings
         some = False

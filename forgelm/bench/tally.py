@@ -66,6 +66,9 @@ class _Sums:
     forms: int = 0
     whole_forms: int = 0
     ended: float = 0.0
+    later_tokens: float = 0.0
+    decoding: float = 0.0
+    """Seconds between first and last pieces."""
 
     def add(self, outcome: Outcome, answer: Answer) -> None:
         self.output += answer.tokens
@@ -81,6 +84,11 @@ class _Sums:
             self.itl += np.diff(answer.arrivals).tolist()
             self.streamed_tokens += answer.tokens
             self.pieces += len(answer.arrivals)
+            if len(answer.arrivals) > 1:
+                # The first piece's tokens came before the time that is taken.
+                first = answer.tokens / len(answer.arrivals)
+                self.later_tokens += answer.tokens - first
+                self.decoding += answer.arrivals[-1] - answer.arrivals[0]
         if outcome.ask.form:
             self.forms += 1
             self.whole_forms += _is_json(answer.text)
@@ -133,6 +141,7 @@ class Tally:
             ttft=spread(sums.ttft),
             itl=spread(sums.itl),
             e2e=spread(sums.e2e),
+            decode_rate=sums.later_tokens / sums.decoding if sums.decoding else 0.0,
             peak_rss=peaks.rss if peaks else None,
             peak_vram=peaks.vram if peaks else None,
             notes=(*_notes(sums, reasons), *self._late(load), *(["interrupted"] if interrupted else [])),

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import rich_click
 
+from forgelm.commands.bench_run import run
 from forgelm.commands.bench_tune import tune
 from forgelm.commands.terminal import coloured
 from forgelm.config import KV_TYPES, Profile
@@ -52,6 +53,7 @@ def bench() -> None:
     """Measure this machine with a model. Nothing else should be running meanwhile."""
 
 
+bench.add_command(run)
 bench.add_command(tune)
 
 
