@@ -75,7 +75,10 @@ def configure(level: str = "info", form: Format = "auto", *, json: bool | None =
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *(_JSON if json else _console())],
     )
     root = logging.getLogger()
-    root.handlers[:] = [_handler(formatter)]
+    before, root.handlers[:] = list(root.handlers), [_handler(formatter)]
+    for each in before:
+        if isinstance(each, _Handler):
+            each.close()
     root.setLevel(_number(level))
     # The clients among them write whole addresses, of which signed ones let anybody in, and the tokens they send.
     for noisy in NOISY:
@@ -149,6 +152,10 @@ class _Handler(logging.Handler):
 
     def flush(self) -> None:
         self._outlet.flush()
+
+    def close(self) -> None:
+        self._outlet.close()
+        super().close()
 
     def _line(self, record: logging.LogRecord) -> bytes:
         return f"{self.format(record)}\n".encode("utf-8", "replace")

@@ -31,7 +31,7 @@ class Outlet:
     def __init__(self, descriptor: int, notice: Callable[[int], bytes] = lambda _: b"") -> None:
         """`notice` is the line that tells how many were dropped."""
         self._descriptor = descriptor
-        self._write = _writer(descriptor)
+        self._write, self._close = _writer(descriptor)
         self._notice = notice
         self._lock = threading.Lock()
         self._backlog: deque[bytes] = deque()
@@ -56,9 +56,22 @@ class Outlet:
             else:
                 self._dropped += 1
 
+    @property
+    def stalled(self) -> bool:
+        """Whether something waits for the reader."""
+        return not self._empty.is_set()
+
     def flush(self) -> None:
         """Wait for a moment until everything is written."""
         self._empty.wait(LAST_SECONDS)
+
+    def close(self) -> None:
+        """Let go of what was opened here, unless something still waits; nothing may be written any more."""
+        self.flush()
+        with self._lock:
+            if not self.stalled:
+                self._write = _closed
+                self._close()
 
     def _keep(self, line: bytes) -> None:
         self._backlog.append(line)
@@ -113,20 +126,28 @@ def _outlet(descriptor: int) -> Outlet:
     return Outlet(descriptor)
 
 
-def _writer(descriptor: int) -> Write:
-    """How to write there without waiting.
+def _closed(_: bytes) -> int:
+    raise OSError("closed")
+
+
+def _writer(descriptor: int) -> tuple[Write, Callable[[], None]]:
+    """How to write there without waiting, and how to end that.
 
     The descriptor itself stays as it is: other processes have it too, and `O_NONBLOCK` would be theirs as well.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
         connection = socket.socket(fileno=os.dup(descriptor))
-        return lambda data: connection.send(data, socket.MSG_DONTWAIT)
-    own = descriptor
-    if stat.S_ISFIFO(mode) or os.isatty(descriptor):
-        try:
-            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError:
-            # No /proc, a terminal of somebody else's, a pipe that nobody reads: as it is.
-            own = descriptor
-    return lambda data: os.write(own, data)
+        return lambda data: connection.send(data, socket.MSG_DONTWAIT), connection.close
+    own = _opened_again(descriptor) if stat.S_ISFIFO(mode) or os.isatty(descriptor) else None
+    if own is None:
+        return lambda data: os.write(descriptor, data), lambda: None
+    return lambda data: os.write(own, data), lambda: os.close(own)
+
+
+def _opened_again(descriptor: int) -> int | None:
+    """The same pipe or terminal, without waiting; None where that can't be: no /proc, nobody reads, somebody else's."""
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return None

@@ -99,6 +99,15 @@ class Access:
         if error.status >= 500:
             self.failed, self.reason = True, str(error)
 
+    def broke(self, error: Exception) -> None:
+        """A bug of ours: to the log, with its own words only where prompts may be there as well."""
+        said: dict[str, Any] = {"exc_info": error} if self.prompts else {"where": log.places(error)}
+        log.get("api").error("unhandled exception", request=self.id, route=self._route, **said)
+
+    @property
+    def _route(self) -> str:
+        return f"{self.method} {self._path[:LONGEST_PATH]}"
+
     @property
     def level(self) -> str:
         """How much of a matter it is: failures, what somebody has computed or changed, what was merely looked at."""
@@ -113,7 +122,7 @@ class Access:
         """What the line says, apart from its name."""
         said: dict[str, Any] = {
             "request": self.id,
-            "route": f"{self.method} {self._path[:LONGEST_PATH]}",
+            "route": self._route,
             "status": CLIENT_LEFT if self.left and not self._answered else self.status,
             "seconds": round(time.monotonic() - self.began, 4),
         }

@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
-from forgelm import log
 from forgelm.api.access import access_of
 from forgelm.api.generate import Generation, Said
 from forgelm.api.sse import PING, Writer
@@ -103,7 +102,7 @@ class Answer:
     def _reported(self, error: Exception) -> RequestError:
         """What a client is told of `error`; a bug of ours goes to the log."""
         if not isinstance(error, RequestError):
-            log.get("api").error("unhandled exception in a stream", request=self._access.id, exc_info=error)
+            self._access.broke(error)
             error = InternalError("the server failed on this request; its log has the details")
         self._access.refused(error)
         return error

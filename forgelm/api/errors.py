@@ -5,7 +5,6 @@ from typing import Any
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
-from forgelm import log
 from forgelm.api.access import access_of
 from forgelm.errors import InternalError, RequestError
 from forgelm.ipc.envelope import envelope, headers, http_problem
@@ -20,7 +19,6 @@ def exception_handler(metrics: Metrics) -> "_Handler":
 class _Handler:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._log = log.get("api")
 
     def __call__(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         access = access_of(request.scope)
@@ -34,7 +32,5 @@ class _Handler:
             return error
         if isinstance(error, HTTPException) and error.status_code < 500:
             return http_problem(error.status_code, request.method, request.url.path, str(error.detail))
-        self._log.error(
-            "unhandled exception", request=access_of(request.scope).id, path=request.url.path, exc_info=error
-        )
+        access_of(request.scope).broke(error)
         return InternalError("the server failed on this request; its log has the details")

@@ -188,9 +188,11 @@ class Prompter:
         )
         agreed = next((n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(after))
         changed = before[agreed] if agreed < len(before) else -1
+        name = self._vocabulary.text_of(changed)
         return {
             "prompt_tokens": encoded.tokens,
             "first_differing": position + agreed,
-            "token": self._vocabulary.text_of(changed),
+            # Any other token is a piece of what somebody wrote.
+            "token": name if self._vocabulary.special(name) is not None else "",
             "last_boundary": boundaries[-1] if boundaries else 0,
         }
