@@ -24,6 +24,11 @@ NETWORK = "Failed to load resource"
 """How the console begins to tell of a request that was refused or not answered, which some tests are about."""
 
 
+SEEN = """return [...document.querySelectorAll(arguments[0])]
+    .filter((each) => each.checkVisibility() && each.innerText.includes(arguments[1])).pop() ?? null"""
+ANSWERS = "return document.querySelectorAll('.message.assistant[aria-busy=\"false\"]')"
+
+
 class Browser:
     """One browser for all tests: `open` begins each of them with an empty page."""
 
@@ -48,7 +53,7 @@ class Browser:
         self.driver.set_script_timeout(PATIENCE)
         self.base = ""
         self._spoken: list[str] = []
-        self._asked: list[str] = []
+        self._asked: list[dict[str, Any]] = []
 
     def quit(self) -> None:
         """End it."""
@@ -60,13 +65,14 @@ class Browser:
         """The page of the server at `base`, as somebody sees it who was never there."""
         self.leave()
         self.resize(*size)
-        self.driver.get(f"{base}/")
-        self.driver.execute_script("sessionStorage.clear()")
-        self.driver.get(f"{base}/")
+        self.prefer("light")
+        # Another document of the same server, so that the page doesn't find what an earlier one has kept.
+        self.driver.get(f"{base}/livez")
+        self.js("sessionStorage.clear()")
         self.base = base
+        self.console()
+        self.requests()
         self._spoken, self._asked = [], []
-        self.driver.get_log("browser")
-        self.driver.get_log("performance")
         self.driver.get(f"{base}/")
         self.sees("#prompt")
         return self
@@ -123,22 +129,18 @@ class Browser:
     def sees(self, selector: str, text: str = "") -> WebElement:
         """Wait until an element is seen, with `text` in it."""
 
-        def seen() -> WebElement | None:
-            fitting = [each for each in self.all(selector) if each.is_displayed() and text in each.text]
-            return fitting[-1] if fitting else None
-
-        found: WebElement = self.until(seen, f"{selector} shows {text!r}")
+        found: WebElement = self.until(lambda: self.js(SEEN, selector, text), f"{selector} shows {text!r}")
         return found
 
     def misses(self, selector: str) -> None:
         """Wait until no such element is seen."""
-        self.until(lambda: not any(each.is_displayed() for each in self.all(selector)), f"{selector} is gone")
+        self.until(lambda: self.js(SEEN, selector, "") is None, f"{selector} is gone")
 
     # --- what a user does ---
 
     def press(self, *keys: str) -> None:
         """Press keys, wherever the focus is."""
-        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+        self.driver.switch_to.active_element.send_keys(*keys)
 
     def click(self, selector: str, text: str = "") -> None:
         """Click the last element that is seen and has `text`."""
@@ -151,12 +153,10 @@ class Browser:
     def answer(self, number: int = 1) -> WebElement:
         """The answer of that number, once it is complete."""
 
-        def complete() -> WebElement | None:
-            answers = self.all(".message.assistant[aria-busy='false']")
-            return answers[number - 1] if len(answers) >= number else None
-
-        found: WebElement = self.until(complete, f"{number} answers are complete")
-        return found
+        found: list[WebElement] = self.until(
+            lambda: (answers := self.js(ANSWERS)) and len(answers) >= number and answers, f"{number} answers are complete"
+        )
+        return found[number - 1]
 
     def choose(self, selector: str, value: str) -> None:
         """Choose an option."""
@@ -170,20 +170,24 @@ class Browser:
         self._spoken += [entry["message"] for entry in self.driver.get_log("browser")]
         return self._spoken
 
-    def requests(self) -> list[str]:
-        """Addresses that were asked for since `open`."""
+    def requests(self) -> list[dict[str, Any]]:
+        """Requests since `open`: `url`, `method`, and `postData` where there was a body."""
         for entry in self.driver.get_log("performance"):
             event = json.loads(entry["message"])["message"]
             if event["method"] == "Network.requestWillBeSent":
-                self._asked.append(event["params"]["request"]["url"])
+                self._asked.append(event["params"]["request"])
         return self._asked
+
+    def bodies(self, path: str) -> list[dict[str, Any]]:
+        """What was posted to a path since `open`."""
+        return [json.loads(each["postData"]) for each in self.requests() if urlsplit(each["url"]).path == path]
 
     def behaved(self, *, refused: bool = False) -> None:
         """The console has nothing to say, but of requests where some were to be `refused`; nobody else was asked."""
         said = [line for line in self.console() if not (refused and NETWORK in line)]
         assert not said, said
         ours = urlsplit(self.base).netloc
-        strangers = [url for url in self.requests() if urlsplit(url).netloc not in ("", ours)]
+        strangers = [each["url"] for each in self.requests() if urlsplit(each["url"]).netloc not in ("", ours)]
         assert not strangers, strangers
 
     def shot(self, path: Path) -> None:

@@ -47,6 +47,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && (stopAnswer() || stopBench())) event.preventDefault();
 });
 bus.addEventListener("key", openModels);
+addEventListener("pagehide", () => {
+  stopBench();
+  showJobs(false);
+});
+addEventListener("pageshow", openModels);
 WIDE.addEventListener("change", unfold);
 unfold();
 

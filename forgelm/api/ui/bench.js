@@ -3,7 +3,7 @@
 // A browser opens six connections to a server and the page needs some itself: beyond four clients several share one,
 // as prompts of one request. Answers have a fixed length, so that whoever shares a connection also ends together.
 
-import { bus, events } from "./api.js";
+import { events } from "./api.js";
 import { byId, el } from "./dom.js";
 import * as format from "./format.js";
 import { plot } from "./plot.js";
@@ -59,7 +59,6 @@ async function run() {
   }
   control = null;
   start.textContent = "Run the benchmark";
-  bus.dispatchEvent(new Event("benchmarked"));
 }
 
 /** One level: its figures. Raises what `events` does. */

@@ -1,7 +1,7 @@
 // The conversation: its messages, the one answer that is being written, and what can be done to them.
 
 import { Answer, ask, bodyOf } from "./answer.js";
-import { ApiError, bus } from "./api.js";
+import { ApiError } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { AnswerView, userMessage } from "./message.js";
 import { settings, settingsAreValid } from "./settings.js";
@@ -15,6 +15,7 @@ const NEAR = 48;
 
 /** `{ role, content, answer? }`, oldest first, each with its `element`. */
 let messages = [];
+/** The answer that is being written: `{ control, message, answer }`. */
 let running = null;
 let following = true;
 
@@ -36,12 +37,13 @@ export function beginChat() {
   });
   byId("latest").addEventListener("click", () => toEnd());
   byId("new-chat").addEventListener("click", clear);
+  addEventListener("pagehide", leave);
   restore();
 }
 
 /** End the answer that is being written; whether there was one. */
 export function stopAnswer() {
-  running?.abort();
+  running?.control.abort();
   return running !== null;
 }
 
@@ -98,12 +100,12 @@ async function answerLast() {
   if (!settingsAreValid()) return;
   stopAnswer();
   const asked = settings();
-  // What has failed, or was stopped before it said anything, isn't part of the conversation.
-  const body = bodyOf(messages.filter(({ content }) => content), asked);
+  const body = bodyOf(conversation(), asked);
   const answer = new Answer();
   const { message, view } = addAnswer(answer);
   const control = new AbortController();
-  setRunning(control);
+  const mine = { control, message, answer };
+  setRunning(mine);
   let end = {};
   try {
     await ask(answer, body, { stream: asked.stream, signal: control.signal, onText: view.poke });
@@ -111,11 +113,17 @@ async function answerLast() {
     end = ending(error);
   }
   message.content = answer.content;
+  message.failed = Boolean(end.problem) && !answer.content;
   view.end(end);
-  if (running === control) setRunning(null);
+  if (running === mine) setRunning(null);
   if (end.unauthorized) return;
   announce(end.problem ?? "");
   save();
+}
+
+/** What the model is told. A question that couldn't be answered, too long a one say, isn't asked again with the next. */
+function conversation() {
+  return messages.filter(({ role, content }, at) => content && !(role === "user" && messages[at + 1]?.failed));
 }
 
 function ending(error) {
@@ -128,11 +136,10 @@ function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-function setRunning(control) {
-  running = control;
-  say(send, control ? "Stop" : "Send");
-  send.classList.toggle("stop", control !== null);
-  bus.dispatchEvent(new CustomEvent("running", { detail: control !== null }));
+function setRunning(going) {
+  running = going;
+  say(send, going ? "Stop" : "Send");
+  send.classList.toggle("stop", going !== null);
 }
 
 /** Take this message and all that follow out of the conversation. */
@@ -171,6 +178,14 @@ function announce(text) {
 }
 
 // --- over a reload ---
+
+/** The page goes, perhaps to be shown again later: a browser may keep the connection open meanwhile. */
+function leave() {
+  if (!running) return;
+  running.message.content = running.answer.content;
+  save();
+  stopAnswer();
+}
 
 function save() {
   keep("chat", messages.map(({ role, content, answer }) => ({ role, content, answer: answer ?? null })));
