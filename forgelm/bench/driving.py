@@ -8,12 +8,15 @@ behind can't hide it. Answers are decoded when all is over.
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from forgelm.bench.client import Client, Endpoint, Sent
+import msgspec
+
+from forgelm.bench.client import Client, Endpoint
 from forgelm.bench.result import Row
 from forgelm.bench.streams import Failed
 from forgelm.bench.tally import LoadFacts, Outcome, Tally
@@ -28,6 +31,8 @@ Progress = Callable[[int, int], None]
 PAUSE_SECONDS = 0.25
 """After a failure a client of a closed loop waits so long: a server that refuses at once isn't asked in a spin."""
 WARM_UP_TOKENS = 8
+PREPARED = 256
+"""Requests whose texts are written beforehand where their number isn't known."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ async def drive(
     client = Client(endpoint)
     await _warm_up(client, workload, terms)
     run = _Run(client, workload, terms, progress or (lambda _done, _total: None), _amount(load, workload))
+    run.prepare(_amount(load, workload) or PREPARED)
     begun = time.perf_counter()
     async with _watched(watch):
         interrupted = await _until_stopped(_load(run, load, begun), stop)
@@ -102,7 +108,10 @@ def load_of(load: Load, workload: Workload) -> LoadFacts:
 
 def _amount(load: Load, workload: Workload) -> int:
     """How many requests there will be; 0 where that isn't known."""
-    return len(load.times) * workload.turns if isinstance(load, Timed) else load.requests
+    if isinstance(load, Timed):
+        return len(load.times) * workload.turns
+    # An open loop's sessions are never cut short.
+    return load.requests if isinstance(load, Closed) else -(-load.requests // workload.turns) * workload.turns
 
 
 async def _warm_up(client: Client, workload: Workload, terms: Terms) -> None:
@@ -140,6 +149,14 @@ async def _set(event: asyncio.Event) -> None:
     await event.wait()
 
 
+class _Opened(NamedTuple):
+    """A session with its first request."""
+
+    session: Session
+    ask: Ask
+    body: bytes
+
+
 class _Run:
     """The sessions of one row."""
 
@@ -151,44 +168,56 @@ class _Run:
         self._total = total
         self._begun = 0
         self._numbers = 0
+        self._ready: deque[_Opened] = deque()
         self.tally = Tally(terms)
 
-    def next_session(self) -> Session:
+    def prepare(self, requests: int) -> None:
+        """Write the first texts of so many requests' sessions: while it is measured that would take from the server."""
+        if self.workload.ahead:
+            self._ready.extend(self._open() for _ in range(-(-requests // self.workload.turns)))
+
+    def next_session(self) -> "_Opened":
         """One that nobody has had yet."""
+        return self._ready.popleft() if self._ready else self._open()
+
+    def _open(self) -> "_Opened":
         number, self._numbers = self._numbers, self._numbers + 1
-        return self.workload.session(number, self._terms)
+        session = self.workload.session(number, self._terms)
+        ask = next(session)
+        return _Opened(session, ask, self._encoded(ask))
+
+    def _encoded(self, ask: Ask) -> bytes:
+        return msgspec.json.encode(ask.body(self._terms))
 
     def may_begin(self, requests: int, deadline: float) -> bool:
         """Whether one more request is wanted."""
         return (not requests or self._begun < requests) and time.perf_counter() < deadline
 
     async def follow(
-        self, session: Session, *, due: float = 0.0, requests: int = 0, deadline: float = float("inf")
+        self, opened: "_Opened", *, due: float = 0.0, requests: int = 0, deadline: float = float("inf")
     ) -> bool:
         """Ask one session's requests one after another. `due`: when the first should be sent; 0 is now.
 
         Whether all were answered, as far as could be told at a glance.
         """
-        ask = next(session)
+        session, ask, body = opened
         while self.may_begin(requests, deadline):
             self._begun += 1
-            sent = await self._client.send(ask.route, ask.body(self._terms))
+            sent = await self._client.send(ask.route, body)
             self.tally.add(Outcome(ask, sent, due or sent.sent, timed=bool(due)))
             self._progress(len(self.tally), self._total)
             if sent.refused:
                 return False
-            if self.workload.turns == 1:
+            if not self.workload.listens:
                 break
             try:
-                ask = session.send(self._said(sent))
+                ask = session.send(sent.answer().text)
+                body = self._encoded(ask)
             except (StopIteration, Failed):
                 break
             # What somebody says next is due when the answer has been read, which takes no time here.
             due = 0.0
         return True
-
-    def _said(self, sent: Sent) -> str:
-        return sent.answer().text
 
 
 async def _load(run: _Run, load: Load, begun: float) -> None:

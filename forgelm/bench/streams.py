@@ -149,7 +149,11 @@ class Response:
         self.body.append((self._at, data))
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        if self.status < OK:
+            # "100 Continue" comes before the answer.
+            self.headers.clear()
+        else:
+            self.complete = True
 
 
 def parse(pieces: Pieces) -> Answer:
@@ -248,13 +252,31 @@ def _calls(said: Said) -> bool:
     return any(call.function and (call.function.name or call.function.arguments) for call in said.tool_calls or ())
 
 
-def _stream(body: Pieces) -> Answer:
-    total, whole = _Sum(), False
+def sum_up(body: Pieces, *, streamed: bool) -> Answer:
+    """What a body's pieces come to, whole or not. Raises `Failed` for what is no completion."""
+    return (_of_stream(body)[0] if streamed else _of_plain(body)).answer(
+        body[-1][0] if body else 0.0, streamed=streamed
+    )
+
+
+def _of_stream(body: Pieces) -> tuple[_Sum, bool]:
+    """All chunks, and whether the mark of the end was there."""
+    total = _Sum()
     for at, event in events(body):
         if event == DONE:
-            whole = True
-            break
+            return total, True
         total.add(at, _decoded(event))
+    return total, False
+
+
+def _of_plain(body: Pieces) -> _Sum:
+    total = _Sum()
+    total.add(body[-1][0], _decoded(b"".join(data for _, data in body)))
+    return total
+
+
+def _stream(body: Pieces) -> Answer:
+    total, whole = _of_stream(body)
     if not whole and not total.finish:
         raise Failed("broken off", "the stream ended before its end")
     return total.answer(body[-1][0], streamed=True)
@@ -263,11 +285,10 @@ def _stream(body: Pieces) -> Answer:
 def _plain(response: Response) -> Answer:
     if not response.body:
         raise Failed("broken off", "the answer is empty")
-    total, ended = _Sum(), response.body[-1][0]
-    total.add(ended, _decoded(b"".join(data for _, data in response.body)))
+    total = _of_plain(response.body)
     if not total.finish:
         raise Failed("broken off", "the answer has no end")
-    return total.answer(ended, streamed=False)
+    return total.answer(response.body[-1][0], streamed=False)
 
 
 def _decoded(data: bytes) -> Chunk:

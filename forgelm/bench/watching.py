@@ -108,22 +108,23 @@ def watch_tree(pid: int) -> Watch:
 def watch_server(url: str, status: ServerStatus | None = None) -> Watch | None:
     """Watch whoever serves `url`; None for one on another machine, or whose processes can't be seen.
 
-    `status` is what a ForgeLM server says of itself, for one that belongs to another user.
+    `status` is what a ForgeLM server says of itself: it may belong to another user, or be behind somebody who only
+    passes things on.
     """
     parts = urlsplit(url)
     if not is_here(parts.hostname or ""):
         return None
+    if status is not None and _are_here(status):
+        return watch_tree(next(each.pid for each in status.processes if each.role == "api"))
     pid = _listener(parts.port or (443 if parts.scheme == "https" else 80))
-    if pid is not None:
-        return watch_tree(pid)
-    named = [process.pid for process in status.processes] if status is not None and _are_here(status) else []
-    return Watch(lambda: named) if named else None
+    return None if pid is None else watch_tree(pid)
 
 
 def _are_here(status: ServerStatus) -> bool:
     """Whether the ids that a server knows its processes by are this machine's: a container has its own."""
     pairs = [(each.rss_bytes, read_process(each.pid)) for each in status.processes]
-    return all(seen is not None and abs(seen.rss_bytes - said) <= said / 4 for said, seen in pairs)
+    same = all(seen is not None and abs(seen.rss_bytes - said) <= said / 4 for said, seen in pairs)
+    return same and any(each.role == "api" for each in status.processes)
 
 
 def is_here(host: str) -> bool:

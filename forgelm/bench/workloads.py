@@ -64,6 +64,10 @@ class Workload:
     """The session of that number; always the same one."""
     turns: int = 1
     """Requests of a session."""
+    listens: bool = False
+    """Whether sessions want to know the answers: they are decoded at once then."""
+    ahead: bool = True
+    """Whether a session's first request is the same whatever was answered before."""
     clients: int = 0
     """How many it is meant for; 0 leaves that to the load."""
     sizes: Sizes = field(default_factory=Sizes)
@@ -167,7 +171,7 @@ def _conversations(sizes: Sizes) -> Workload:
             answer = yield Ask({"messages": list(messages)}, sizes.output_tokens)
             messages += [said("assistant", answer), said("user", texts.remark())]
 
-    return Workload("conversations", session, turns=sizes.turns, sizes=sizes)
+    return Workload("conversations", session, turns=sizes.turns, listens=True, sizes=sizes)
 
 
 TOKENS_PER_ITEM = 28
