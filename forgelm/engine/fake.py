@@ -178,7 +178,9 @@ class FakeBackend:
                 case _:
                     self.slots.arrange(operation)
         moves = Moves(tuple(saved), archived=tuple(archived), fetched=fetched, lost=lost)
-        return Outcome(tuple(results), self._duration(plan) if plan.decodes else 0.0, moves)
+        seconds = self._duration(plan) if plan.decodes else 0.0
+        # Its cells have no numbers: they lie without gaps, and a batch is never split.
+        return Outcome(tuple(results), seconds, moves, ubatches=len(results), cells_highest=self.cells_used)
 
     @property
     def open_grammar(self) -> None:

@@ -91,6 +91,8 @@ class LlamaBackend:
         options = _options(engine, slots, threads, ranked, rollback=self._rollback, draft_rows=self._draft_rows)
         self._context = Context(self._model, options)
         self._threads = threads
+        self._spent = 0, 0.0
+        """Ubatches of this step so far, and seconds of drawing."""
         if self._rollback and self._context.rollback_rows < self._rollback:
             raise ModelError(f"llama.cpp can't take tokens back from {self._model.architecture} models: no speculation")
         self._drafting = drafting
@@ -127,7 +129,9 @@ class LlamaBackend:
             elif not results or results[-1].status is DecodeStatus.OK:
                 results.append(self._decode(operation))
         moves = self._vault.take_report()
-        return Outcome(tuple(results), time.perf_counter() - began, moves)
+        seconds, (ubatches, host_seconds) = time.perf_counter() - began, self._spent
+        self._spent = 0, 0.0
+        return Outcome(tuple(results), seconds, moves, ubatches, host_seconds, self._context.highest_cell)
 
     def spare(self, cores: int) -> None:
         # A drafting model's few rows are left alone: it is small, and seldom runs on a CPU.
@@ -198,7 +202,13 @@ class LlamaBackend:
         status = self._context.decode()
         if status is not DecodeStatus.OK:
             return DecodeResult(status, ((),) * len(rows), (0,) * len(rows))
+        if any(span.draw is not None for span in decode.spans):
+            # The first row that is read would wait just the same; so it isn't taken for time that drawing takes.
+            self._context.wait()
+        computed = time.perf_counter()
         pairs = [self._verify(span, row) for span, row in zip(decode.spans, rows, strict=True)]
+        ubatches, host_seconds = self._spent
+        self._spent = ubatches + self._context.ubatches, host_seconds + time.perf_counter() - computed
         drawn, kept = zip(*pairs, strict=True)
         # At once: a recurrent state can be rolled back only until anything else is computed.
         for span, count in zip(decode.spans, kept, strict=True):

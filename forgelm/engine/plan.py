@@ -128,6 +128,11 @@ class Span:
     def rows(self) -> int:
         return len(self.tokens) + len(self.guesses)
 
+    @property
+    def outputs(self) -> int:
+        """Rows of which logits are wanted."""
+        return 0 if self.draw is None else 1 + len(self.guesses)
+
 
 @dataclass(frozen=True, slots=True)
 class Decode:
@@ -297,3 +302,9 @@ class Outcome:
     results: tuple[DecodeResult, ...] = field(default=())
     seconds: float = 0.0
     moves: Moves = Moves()
+    ubatches: int = 0
+    """Physical batches that the decodes were split into."""
+    host_seconds: float = 0.0
+    """Part of `seconds` that went into drawing, grammars and verifying."""
+    cells_highest: int = 0
+    """The highest KV cell in use now, plus one."""

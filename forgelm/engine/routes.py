@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from forgelm.engine.plan import Tokens
 from forgelm.engine.prefix import NO_SLOT, Checkpoint, Holder, Node, PrefixTree
+from forgelm.ipc.messages import Tier
 
 MIN_SHARED = 8
 """Tokens below which a prefix isn't worth the operations: BOS and a role are common to all."""
@@ -85,6 +86,19 @@ class Route:
         if self.checkpoint is not None and not self.checkpoint.key:
             parts.append(self.checkpoint)
         return parts
+
+
+    def tier(self, *, from_disk: bool) -> Tier:
+        """The slowest place that a part of it comes from; "" for a start from nothing.
+
+        `from_disk`: something of it was just read from there, and lies in RAM now.
+        """
+        if self.holder is None or not self.depth:
+            return ""
+        saved = self.checkpoint is not None or self.holder.slot == NO_SLOT
+        if not saved:
+            return "device"
+        return "disk" if from_disk else "host"
 
 
 def find_route(

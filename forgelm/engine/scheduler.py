@@ -33,7 +33,7 @@ from forgelm.engine.plan import (
 from forgelm.engine.queue import Queue
 from forgelm.engine.sampling import fits_candidates
 from forgelm.engine.sequence import Sequence
-from forgelm.ipc.messages import Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
+from forgelm.ipc.messages import Admission, Constraint, Delta, FinishReason, Generate, Stats, TokenLogprobs
 from forgelm.llama.status import DecodeStatus
 
 MAX_FAILURES = 3
@@ -90,6 +90,8 @@ class Scheduler:
         self._unstarted: set[int] = set()
         """Requests of which no choice has run yet."""
         self._started: list[int] = []
+        self._admissions: list[Admission] = []
+        """Of sequences that began to run for the first time and weren't reported yet."""
         self._arrivals = 0
         self._preemptions = 0
         self._failed_steps = 0
@@ -230,6 +232,10 @@ class Scheduler:
         if route is None:
             return False
         self._running.append(sequence)
+        # Before it is opened: taking the prefix over changes where its parts lie.
+        if sequence.cached is None:
+            tier = route.tier(from_disk=sequence.asked_disk)
+            self._admissions.append(Admission(sequence.prompt_length, route.depth, tier))
         sequence.holder = self.memory.open(
             sequence.known, sequence.boundaries, route, now, whole_rows=sequence.whole_rows
         )
@@ -422,9 +428,16 @@ class Scheduler:
         started, self._started = tuple(self._started), []
         return started
 
+    def take_admissions(self) -> tuple[Admission, ...]:
+        """Where sequences that began to run since the last call got their prefix from."""
+        admissions, self._admissions = tuple(self._admissions), []
+        return admissions
+
     def stats(self, plan: Plan, outcome: Outcome) -> Stats:
         """The state after a step."""
         usage = self.memory.usage
+        # A decode that failed may be followed by others that weren't tried.
+        tried = plan.decodes[: len(outcome.results)]
         return Stats(
             running=len(self._running),
             waiting=len(self._queue),
@@ -437,6 +450,11 @@ class Scheduler:
             host_bytes=usage.host_bytes,
             verifications=tuple(self._guessing.verifications),
             drafting=self._guessing.drafting,
+            cells_highest=outcome.cells_highest,
+            decodes=len(tried),
+            ubatches=outcome.ubatches,
+            output_rows=sum(span.outputs for decode in tried for span in decode.spans),
+            host_seconds=outcome.host_seconds,
         )
 
     def _problem(self, request: Generate) -> str:

@@ -288,6 +288,9 @@ class Stats(Message, frozen=True):
     """Part of `seconds` that this process itself took: drawing, grammars, verifying; not the model, and not copies."""
 
 
+Tier = Literal["", "device", "host", "disk"]
+
+
 class Admission(Message, frozen=True):
     """Where one sequence got its prefix from, when it began to run."""
 
@@ -295,7 +298,7 @@ class Admission(Message, frozen=True):
     """Of its prompt."""
     cached: int
     """Of these, taken from memory."""
-    tier: Literal["", "device", "host", "disk"] = ""
+    tier: Tier = ""
     """The slowest tier that any of them came from; "" where none did."""
 
 
