@@ -107,21 +107,13 @@ def figure(name: str, row: Row) -> float | None:
     """One figure of the row that its probe made."""
     match name:
         case "decode":
-            return decode_rate(row)
+            return row.decode_rate or None
         case "ttft":
             return row.ttft.p50 if row.ttft else None
         case "itl":
             return row.itl.p99 if row.itl else None
         case _:
             return row.output_rate
-
-
-def decode_rate(row: Row) -> float | None:
-    """Tokens per second of one client between its first token and its last; None where answers have only one."""
-    if row.ttft is None or row.e2e is None or row.output_tokens <= row.requests:
-        return None
-    seconds = row.requests * (row.e2e.mean - row.ttft.mean)
-    return (row.output_tokens - row.requests) * max(1, row.clients) / seconds if seconds > 0 else None
 
 
 def memory(rows: Sequence[Row]) -> float | None:

@@ -72,6 +72,7 @@ def merged(rows: Sequence[Row]) -> Row:
         ttft=_middle([row.ttft for row in rows]),
         itl=_middle([row.itl for row in rows]),
         e2e=_middle([row.e2e for row in rows]),
+        decode_rate=median(row.decode_rate for row in rows),
         peak_rss=max((row.peak_rss for row in rows if row.peak_rss), default=None),
         peak_vram=max((row.peak_vram for row in rows if row.peak_vram), default=None),
     )

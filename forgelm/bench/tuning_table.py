@@ -7,7 +7,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from forgelm.bench.merits import decode_rate
 from forgelm.bench.result import Result, Row
 from forgelm.bench.space import Value, label
 from forgelm.bench.tuning_rows import Line, lines
@@ -37,7 +36,7 @@ def _name(line: Line, default: Mapping[str, Value]) -> str:
 def _figures(line: Line) -> tuple[str, ...]:
     decode, ttft, throughput, itl = (line.rows.get(name) for name in ("decode", "ttft", "throughput", "itl"))
     return (
-        _number(decode_rate(decode) if decode else None, ".1f"),
+        _number(decode.decode_rate if decode else None, ".1f"),
         _number(throughput.output_rate if throughput else None, ".1f"),
         _number(ttft.ttft.p50 if ttft and ttft.ttft else None, ".3f"),
         _number(1e3 * itl.itl.p99 if itl and itl.itl else None, ".1f"),

@@ -6,7 +6,10 @@ from pathlib import Path
 import click
 import rich_click
 
+from forgelm.commands.bench_replay import record, replay
+from forgelm.commands.bench_report import report
 from forgelm.commands.bench_run import run
+from forgelm.commands.bench_table import table
 from forgelm.commands.bench_tune import tune
 from forgelm.commands.terminal import coloured
 from forgelm.config import KV_TYPES, Profile
@@ -54,7 +57,11 @@ def bench() -> None:
 
 
 bench.add_command(run)
+bench.add_command(record)
+bench.add_command(replay)
 bench.add_command(tune)
+bench.add_command(report)
+bench.add_command(table)
 
 
 @bench.command(cls=rich_click.RichCommand)
