@@ -38,6 +38,7 @@ class Scanner {
     this.delimiters = [];
     this.brackets = [];
     this.ticks = null;
+    this.parenthesis = -2;
   }
 
   items() {
@@ -195,9 +196,15 @@ class Scanner {
     return this.push(item, text.length);
   }
 
+  /** Whether a ")" is near. Where the next one is, is found once for all that come before it. */
+  closes() {
+    if (this.parenthesis !== -1 && this.parenthesis < this.at) this.parenthesis = this.text.indexOf(")", this.at);
+    return this.parenthesis >= 0 && this.parenthesis - this.at <= LONGEST_ADDRESS;
+  }
+
   close() {
     const bracket = this.brackets.pop();
-    const target = bracket && this.text[this.at + 1] === "(" ? destination(this.text, this.at + 2) : null;
+    const target = bracket && this.text[this.at + 1] === "(" && this.closes() ? destination(this.text, this.at + 2) : null;
     const href = target && safeAddress(target.address);
     if (!href) return false;
     this.pair(bracket.delimiters);
