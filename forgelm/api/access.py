@@ -123,7 +123,7 @@ class Access:
         said: dict[str, Any] = {
             "request": self.id,
             "route": self._route,
-            "status": CLIENT_LEFT if self.left and not self._answered else self.status,
+            "status": CLIENT_LEFT if self.left else self.status,
             "seconds": round(time.monotonic() - self.began, 4),
         }
         if self.error:

@@ -146,8 +146,12 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def serve(directory: Path, *flags: str, fake: dict[str, Any] | None = None, **variables: str) -> Iterator[Served]:
+def serve(
+    directory: Path, *flags: str, fake: dict[str, Any] | None = None, stderr: int | None = None, **variables: str
+) -> Iterator[Served]:
     """`forgelm serve FLAGS` on a free port with the starter profile; `fake` are settings of a fake engine.
+
+    `stderr` is a descriptor that its log goes to instead of a file.
 
     In the end it is killed if it still runs, and must have left no process behind.
     """
@@ -160,7 +164,7 @@ def serve(directory: Path, *flags: str, fake: dict[str, Any] | None = None, **va
     command = [*FORGELM, "serve", "--profile", STARTER, "--host", "127.0.0.1", "--port", "0", *MODEST, *flags]
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, env=environment(**variables)
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=stderr or err, text=True, env=environment(**variables)
         )
     served = Served(process, output, errors)
     seen: set[int] = set()
