@@ -134,18 +134,24 @@ def _parsed(profile: Profile, key: str, text: str) -> Value:
     raise ConfigError(f"{key} can't be {text!r}: {problem.partition('wrong: ')[2] or problem}")
 
 
+_FREE: Settings = {
+    "engine.n_batch": 1 << 16,
+    "engine.n_ubatch": 1 << 16,
+    "engine.parallel": 1,
+    "engine.flash_attention": "auto",
+    "engine.kv_type": "f16",
+    "engine.kv_layout": "unified",
+}
+"""Values that any other may stand beside, but for a batch that is smaller than its ubatch."""
+
+
 def _alone(profile: Profile, key: str, value: Value) -> None:
-    """Raise `ConfigError` unless `key` may have that value beside some others, if not beside the profile's own."""
-    if key == SPECULATION:
-        settle(profile, {key: value})
-        return
-    section, _, name = key.partition(".")
-    try:
-        settle(profile, {key: value})
-    except ConfigError as error:
-        # Values that contradict each other, as n_ubatch over n_batch, are skipped where they meet.
-        if f"$.{section}.{name}" in str(error) or "Expected" in str(error):
-            raise
+    """Raise `ConfigError` unless `key` may have that value beside some others, if not beside the profile's own.
+
+    Values that contradict each other, as n_ubatch over n_batch, are skipped where they meet.
+    """
+    ubatch = {"engine.n_ubatch": 32} if key == "engine.n_batch" else {}
+    settle(profile, {**_FREE, **ubatch, key: value})
 
 
 def _readings(text: str) -> Iterator[Value]:
