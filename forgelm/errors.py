@@ -6,7 +6,7 @@
     ├── MachineError           this machine lacks what was asked for (GPU, port)      (exit 1)
     ├── EngineError            the engine process failed; its requests end with this  (HTTP 503)
     └── RequestError           the client's request can't be served as it stands
-        ├── InvalidRequest     400, names the field
+        ├── InvalidRequest     400, names the field; also of clients that left
         ├── ContextExceeded    400 `context_length_exceeded`, both counts
         ├── Unauthorized       401
         ├── Forbidden          403: a gated repository, a licence that wasn't accepted
@@ -65,6 +65,12 @@ class InvalidRequest(RequestError):
     """The body is malformed or a field's value can't be accepted."""
 
     code = "invalid_value"
+
+
+class ClientLeft(InvalidRequest):
+    """The client is gone before its request was accepted; nobody reads this."""
+
+    code = "client_left"
 
 
 class UnsupportedParameter(InvalidRequest):

@@ -45,6 +45,9 @@ class Answer:
                 await self._stream(send)
             else:
                 await self._whole(send)
+        except Exception:
+            self._generation.abort("internal_error")
+            raise
         finally:
             # No await may come before the abort: a cancelled task's further awaits are cancelled too.
             self._generation.abort()
@@ -104,6 +107,7 @@ class Answer:
         if not isinstance(error, RequestError):
             self._access.broke(error)
             error = InternalError("the server failed on this request; its log has the details")
+            self._generation.break_off(error)
         self._access.refused(error)
         return error
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from forgelm.api.mailbox import NOBODY, Caller, Job, Mailbox, Ticket
 from forgelm.config import Limits
-from forgelm.errors import EngineFailed, InvalidRequest, Overloaded, Unavailable
+from forgelm.errors import EngineFailed, InternalError, InvalidRequest, Overloaded, Unavailable
 from forgelm.ipc.messages import Abort, Delta, FinishReason, Stats, Step
 from forgelm.metrics import Metrics
 from forgelm.metrics.requests import ANSWERED, Cause
@@ -93,6 +93,11 @@ class EngineClient:
             ticket.cause = ticket.cause or cause
             self._send_aborts(ticket)
             self._end_boxes(ticket, "abort")
+
+    def break_off(self, ticket: Ticket, error: InternalError) -> None:
+        """Forget a request that can't be answered because of a bug of ours, and count what its client is told."""
+        self._metrics.requests.refuse(error)
+        self.abort(ticket, "internal_error")
 
     def complete(self, ticket: Ticket, choice: int) -> None:
         """End a choice whose answer is whole for its client (a stop string came): not an abort in the metrics."""
@@ -199,7 +204,7 @@ class EngineClient:
             self._metrics.requests.observe_gap(now - box.last_token)
         else:
             box.first_token = now
-            self._metrics.requests.observe_ttft(now - ticket.arrived)
+            self._metrics.requests.observe_ttft(now - ticket.asked)
         box.last_token = now
 
     def _leave_queue(self, ticket: Ticket, request_id: int, now: float) -> None:
@@ -229,7 +234,7 @@ class EngineClient:
         requests.cached.inc(ticket.cached)
         if reason in ANSWERED:
             requests.end(reason, None, "")
-            requests.answered(now - ticket.arrived, ticket.times(), ticket.prompt_tokens, ticket.generated)
+            requests.answered(now - ticket.asked, ticket.times(), ticket.prompt_tokens, ticket.generated)
         elif reason == "refused":
             requests.end(reason, None, InvalidRequest.code)
         else:

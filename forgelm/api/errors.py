@@ -24,7 +24,7 @@ class _Handler:
         access = access_of(request.scope)
         mapped = self._map(request, error)
         access.refused(mapped)
-        self._metrics.requests.errors.labels(mapped.code or mapped.type).inc()
+        self._metrics.requests.refuse(mapped)
         return Response(envelope(mapped), status_code=mapped.status, media_type=MediaType.JSON, headers=headers(mapped))
 
     def _map(self, request: Request[Any, Any, Any], error: Exception) -> RequestError:

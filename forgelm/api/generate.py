@@ -11,8 +11,9 @@ from forgelm.api.engine_client import EngineClient, failure
 from forgelm.api.logprobs import Entry, Ledger
 from forgelm.api.mailbox import NOBODY, Caller, Mailbox, Ticket
 from forgelm.api.prepare import Prepared
-from forgelm.errors import InvalidRequest
+from forgelm.errors import InternalError, InvalidRequest
 from forgelm.ipc.messages import TokenLogprobs
+from forgelm.metrics.requests import Cause
 from forgelm.text.detokenize import Detokenizer, Pieces
 from forgelm.text.output import Content, Event, Reasoning
 from forgelm.text.stop import StopMatcher
@@ -202,8 +203,12 @@ class Generation:
             if said is not None:
                 yield said
 
-    def abort(self) -> None:
+    def break_off(self, error: InternalError) -> None:
+        """Give the request up because of a bug of ours, which its client is told of inside its stream."""
+        self._client.break_off(self.ticket, error)
+
+    def abort(self, cause: Cause = "client_left") -> None:
         """Give the request up, if it still runs. Needs no await; calling it again is harmless."""
-        self._client.abort(self.ticket)
+        self._client.abort(self.ticket, cause)
         for choice in self.choices:
             choice.remember(unsure=True)

@@ -56,6 +56,8 @@ class Caller(NamedTuple):
     name: str = ""
     """The request's: what its client got as `X-Request-Id`."""
     model: str = ""
+    asked: float = 0.0
+    """When, by the monotonic clock; 0 is now."""
 
 
 NOBODY = Caller()
@@ -105,6 +107,7 @@ class Ticket:
         "_choices",
         "_waiter",
         "arrived",
+        "asked",
         "boxes",
         "caller",
         "cause",
@@ -129,6 +132,9 @@ class Ticket:
         self._choices = jobs[0].choices
         self.boxes = [Mailbox() for job in jobs for _ in range(job.choices)]
         self.arrived = now
+        """When it was accepted."""
+        self.asked = caller.asked or now
+        """When its client has asked: a model that had to be loaded first counts for whoever waits."""
         self.touched = now
         """When its client last got bytes."""
         self.ping_due = False

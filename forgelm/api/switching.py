@@ -16,6 +16,7 @@ from forgelm.api.loading import Loader
 from forgelm.api.served import Launch, Served, Target, TextSide
 from forgelm.config import Profile
 from forgelm.errors import (
+    ClientLeft,
     ForgeError,
     InvalidRequest,
     ModelError,
@@ -173,7 +174,7 @@ class Switcher:
         ask.given_up = True
         turn.add_done_callback(_give_back)
         if left.done() and not left.cancelled():
-            raise InvalidRequest("the client left while its model was being loaded")
+            raise ClientLeft("the client left while its model was being loaded")
         raise Unavailable(f"waited {self._limits.queue_seconds:.0f} s for a model to be loaded", retry_after=5)
 
     async def _turn(self, ask: _Ask) -> Served:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from forgelm.errors import ClientLeft, RequestError
 from forgelm.ipc.messages import FinishReason, Timings
 from forgelm.metrics.buckets import ITL, LENGTHS, REQUEST, TTFT
 from forgelm.metrics.instruments import Book, Count
@@ -71,6 +72,13 @@ class Requests:
             self.aborts.labels(cause).inc()
         if code:
             self.errors.labels(code).inc()
+
+    def refuse(self, error: RequestError) -> None:
+        """A request ends with `error` before it was accepted, or by a bug of ours."""
+        if isinstance(error, ClientLeft):
+            self.aborts.labels("client_left").inc()
+        else:
+            self.errors.labels(error.code or error.type).inc()
 
     def answered(self, seconds: float, times: Timings, prompt: int, generated: int) -> None:
         """An answer is whole, `seconds` after its request came; lengths in tokens."""

@@ -26,7 +26,7 @@ from forgelm.api.side_requests import (
     pair_tokens,
     text_tokens,
 )
-from forgelm.errors import InvalidRequest, ModelNotFound
+from forgelm.errors import ClientLeft, ModelNotFound
 from forgelm.ipc.embeddings import EmbedderFacts
 
 
@@ -116,7 +116,7 @@ async def _while_connected(
         body = await request.body()
     except InternalServerException:
         # Litestar's word for a client that left while it sent its request; no failure of ours, and nobody reads this.
-        raise InvalidRequest("the client left before its request was complete") from None
+        raise ClientLeft("the client left before its request was complete") from None
     work = asyncio.create_task(answer(body, access_of(request.scope)))
     watcher = asyncio.create_task(left(request))
     try:

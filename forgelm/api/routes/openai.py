@@ -20,7 +20,7 @@ from forgelm.api.prepare import Prepared, Preparer
 from forgelm.api.requests import STRUCTURED
 from forgelm.api.served import Served
 from forgelm.api.service import Service
-from forgelm.errors import InvalidRequest
+from forgelm.errors import ClientLeft
 
 Choose = Callable[[Preparer], Callable[[bytes, int], Prepared]]
 
@@ -36,7 +36,7 @@ async def _read(request: Request[Any, Any, Any]) -> bytes:
         return await request.body()
     except InternalServerException:
         # Litestar's word for a client that left while it sent its request; no failure of ours, and nobody reads this.
-        raise InvalidRequest("the client left before its request was complete") from None
+        raise ClientLeft("the client left before its request was complete") from None
 
 
 def openai_routes(service: Service) -> list[HTTPRouteHandler]:
@@ -58,7 +58,7 @@ def openai_routes(service: Service) -> list[HTTPRouteHandler]:
             text = served.text
             pieces = text.vocabulary.pieces if prepared.reading.plain else text.marked_pieces
             model = served.model_id
-            generation = Generation(prepared, service.client, pieces, Caller(access.id, model))
+            generation = Generation(prepared, service.client, pieces, Caller(access.id, model, access.began))
             access.details = partial(account, generation, model, access.began)
             if access.prompts:
                 generation.keep()

@@ -17,7 +17,7 @@ from forgelm.api.access import access_of
 from forgelm.api.named import left
 from forgelm.api.registry_client import RegistryClient
 from forgelm.api.service import Service
-from forgelm.errors import Conflict, InvalidRequest, NotFound, RegistryUnavailable
+from forgelm.errors import ClientLeft, Conflict, NotFound, RegistryUnavailable
 from forgelm.fit.budget import present_budget
 from forgelm.ipc.registry import BUDGET_HEADER, REQUEST_HEADER
 from forgelm.llama.lib import build_info
@@ -91,7 +91,7 @@ async def _unless_left(request: Asked, registry: RegistryClient, opening: Openin
         if asked.done():
             return asked.result()
         asked.cancel()
-        raise InvalidRequest("the client left")
+        raise ClientLeft("the client left")
     except asyncio.CancelledError:
         if asked.done() and not asked.cancelled() and asked.exception() is None:
             await registry.close_passed(asked.result())
