@@ -1,15 +1,17 @@
-"""ForgeLM against llama.cpp's own programs, side by side on this machine.
+"""ForgeLM against llama.cpp's own programs, or another server, side by side on this machine.
 
     python -m bench.compare                        every scenario, ten pairs each (1½ hours on two cores)
     python -m bench.compare --only http8,mixed     some of them
     python -m bench.compare --only shared,turns,shared-hybrid,turns-hybrid --peer-flags best
     python -m bench.compare --aa --only http8      llama-server against itself: what the noise alone looks like
     python -m bench.compare --quick                small sizes, two pairs: does it run?
+    python -m bench.compare --peer mistral.rs --only http1
+    python -m bench.compare --url vllm=http://127.0.0.1:8000/v1 --chat
 
 How it is kept fair:
-- Both programs come from one set of sources with one set of flags (`bench.peers`), and get the same model, threads,
-  context and slots. Where no prompt repeats, the KV cache is unified on both sides and llama-server's prompt caches,
-  which can't help, are off.
+- llama.cpp's programs and our engine come from one set of sources with one set of flags (`bench.peers`); how the other
+  peers are built is in `bench.opponents`. All get the same model, threads, context and slots. Where no prompt repeats,
+  the KV cache is unified on both sides and llama-server's prompt caches, which can't help, are off.
 - Where prompts begin alike (shared, turns), llama-server runs as it comes, or with `--peer-flags best` as suits it best
   there (`bench.servers.PEER_FLAGS`). Both are asked through the chat API, so both see where messages begin, and both
   counts of cached tokens, usage's and timings', must agree. Texts depend on `--seed`, which is the clock's unless
@@ -27,8 +29,9 @@ How it is kept fair:
 - decode: `llama-batched-bench` feeds random tokens and samples nothing. The engine's figure includes its sampling, its
   scheduling and its message per step.
 
-The last line of the output is one JSON document with everything, each pair's figures included. Ctrl-C (or SIGTERM)
-ends a run early and still reports the pairs that are complete.
+The last line of the output is one JSON document with everything, each pair's figures included. `--out FILE` adds one
+line per measurement in the form of `forgelm bench`, for `python -m bench.regress` and `forgelm bench report`. Ctrl-C
+(or SIGTERM) ends a run early and still reports the pairs that are complete.
 """
 
 import argparse
@@ -36,143 +39,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import engine_decode, machine, peers, servers
-from bench.load import Metrics
-from bench.rows import ROWS, TITLES, Result, evaluate, number, table
-from bench.scenarios import Measure, Work, sides, uses_peer_flags
+from bench import engine_decode, machine, opponents, peers, record, servers
+from bench.opponents import Opponent
+from bench.paired import Options, Samples, run_pairs
+from bench.rows import ROWS, TITLES, table
+from bench.scenarios import Work, impossible, uses_peer_flags
 from bench.sse import AnswerError
 from bench.stats import INTERVAL
-
-MOST_DROPPED = 3
-"""Disturbed pairs dropped at most, as a multiple of the pairs asked for; from then on every pair counts."""
-COMPETING = "competing_cores"
-SECONDS = "took_s"
+from forgelm import log
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to run, from the command line."""
-
-    work: Work
-    pairs: int
-    seed: int
-    quiet: float
-    patience: float
-    redo_above: float
-    aa: bool
-
-
-@dataclass
-class Samples:
-    """Figures of both sides, pair by pair."""
-
-    ours: list[Metrics] = field(default_factory=list)
-    theirs: list[Metrics] = field(default_factory=list)
-    disturbed: int = 0
-    """Pairs that were dropped and measured again."""
-    interrupted: bool = False
-
-    def results(self, scenario: str, aa: bool) -> list[Result]:
-        """The scenario's rows; without bars in an A/A run, where they mean nothing."""
-        rows = [replace(row, bar=None) if aa else row for row in ROWS[scenario]]
-        return [
-            evaluate(row, [one[row.metric] for one in self.ours], [one[row.metric] for one in self.theirs])
-            for row in rows
-        ]
-
-    def competing(self) -> list[float]:
-        """Cores' worth of other processes' work, per measurement."""
-        return [metrics[COMPETING] for metrics in (*self.ours, *self.theirs)]
-
-    def as_json(self) -> dict[str, Any]:
-        sides = {"ours": self.ours, "theirs": self.theirs}
-        return {
-            **{name: [{k: number(v) for k, v in one.items()} for one in side] for name, side in sides.items()},
-            "disturbed": self.disturbed,
-            "interrupted": self.interrupted,
-        }
-
-
-def measured(measure: Callable[[], Metrics], options: Options) -> Metrics:
-    """One measurement, with the competing load beside it."""
-    if options.quiet > 0:
-        machine.wait_for_quiet(options.quiet, options.patience)
-    meter = machine.Competition().begin()
-    began = time.perf_counter()
-    figures = measure()
-    # The server is gone and waited for by now, so that its time is in our children's.
-    return {**figures, SECONDS: time.perf_counter() - began, COMPETING: meter.end()}
-
-
-def contestants(scenario: str, options: Options, built: peers.Peers) -> list[Measure]:
-    """How to measure ours and theirs, or ours alone. With `--aa` both are theirs, if there are any."""
-    ours, theirs = sides(scenario, options.work, built)
-    if theirs is None:
-        return [] if options.aa else [ours]
-    return [theirs if options.aa else ours, theirs]
-
-
-def run_pairs(scenario: str, options: Options, built: peers.Peers) -> Samples:
-    """Interleaved pairs. Disturbed ones are dropped and measured again, within reason; an interrupt ends it."""
-    turns = list(enumerate(contestants(scenario, options, built)))
-    samples = Samples()
-    try:
-        while turns and len(samples.ours) < options.pairs:
-            # The order follows the pairs that count, so that it alternates among them whatever is dropped.
-            order = turns if len(samples.ours) % 2 == 0 else turns[::-1]
-            may_drop = samples.disturbed < MOST_DROPPED * options.pairs
-            seed = options.seed + len(samples.ours) + samples.disturbed
-            pair = measure_pair([(side, partial(measure, seed)) for side, measure in order], options, may_drop)
-            if pair is None:
-                samples.disturbed += 1
-                continue
-            samples.ours.append(pair[0])
-            samples.theirs += [pair[1]] if 1 in pair else []
-            _progress(scenario, [pair[side] for side, _ in turns])
-    except KeyboardInterrupt:
-        samples.interrupted = True
-    return samples
-
-
-def measure_pair(
-    sides_in_order: Sequence[tuple[int, Callable[[], Metrics]]], options: Options, may_drop: bool
-) -> dict[int, Metrics] | None:
-    """Figures of ours (0) and theirs (1); None as soon as one of them was disturbed too much."""
-    pair: dict[int, Metrics] = {}
-    for side, measure in sides_in_order:
-        pair[side] = measured(measure, options)
-        if may_drop and 0 < options.redo_above < pair[side][COMPETING]:
-            print(f"  dropped: others used {pair[side][COMPETING]:.2f} cores", file=sys.stderr, flush=True)
-            return None
-    return pair
-
-
-def _progress(scenario: str, pair: Sequence[Metrics]) -> None:
-    first = ROWS[scenario][0]
-    figures = " against ".join(f"{one[first.metric] * first.scale:.4g}" for one in pair)
-    noise = " and ".join(f"{one[COMPETING]:.2f}" for one in pair)
-    seconds = sum(one[SECONDS] for one in pair)
-    print(
-        f"  {scenario}: {first.title} {figures} {first.unit}, {seconds:.0f} s, others used {noise} cores",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def report(scenario: str, samples: Samples, options: Options) -> dict[str, Any]:
+def report(scenario: str, samples: Samples, options: Options, opponent: Opponent) -> dict[str, Any]:
     """Print the scenario's table; returns its part of the JSON line."""
     if not samples.ours:
         return {"samples": samples.as_json()}
     results = samples.results(scenario, options.aa)
     competing = samples.competing()
-    print(f"\n## {TITLES[scenario]}{_versus(scenario, options)}\n\n{table(results)}\n")
+    print(f"\n## {TITLES[scenario]}{_versus(scenario, options, opponent)}\n\n{table(results)}\n")
     print(
         f"{len(samples.ours)} pairs; others used {median(competing):.2f} cores (median), {max(competing):.2f} (most); "
         f"{samples.disturbed} pairs dropped as disturbed{', then interrupted' if samples.interrupted else ''}.",
@@ -181,20 +69,27 @@ def report(scenario: str, samples: Samples, options: Options) -> dict[str, Any]:
     return {"rows": [result.as_json() for result in results], "samples": samples.as_json()}
 
 
-def _versus(scenario: str, options: Options) -> str:
+def _versus(scenario: str, options: Options, opponent: Opponent) -> str:
     """What the title doesn't say about the other side."""
-    flags = f" [llama-server's flags: {options.work.peer_flags}]" if uses_peer_flags(scenario) else ""
-    return flags + (" [A/A: llama.cpp on both sides]" if options.aa else "")
+    reference = opponent.name == opponents.REFERENCE
+    flags = f" [llama-server's flags: {options.work.peer_flags}]" if reference and uses_peer_flags(scenario) else ""
+    return f", against {opponent.name}{flags}" + (" [A/A: on both sides]" if options.aa else "")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.compare", description="ForgeLM against llama.cpp's programs on this machine."
+        prog="python -m bench.compare", description="ForgeLM against another server on this machine."
     )
-    parser.add_argument("--only", default=",".join(ROWS), help="scenarios, comma-separated: " + ", ".join(ROWS))
+    parser.add_argument("--only", default="", help="scenarios, comma-separated (all): " + ", ".join(ROWS))
+    peer = parser.add_mutually_exclusive_group()
+    peer.add_argument("--peer", choices=opponents.NAMES, default=opponents.REFERENCE, help="(llama-server)")
+    url = "a server that runs already; its settings are what they are, its answers may be shorter than asked"
+    peer.add_argument("--url", metavar="NAME=http://HOST:PORT/v1", help=url)
+    parser.add_argument("--chat", action="store_true", help="ask chats also where plain completions would do")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="add each measurement as a line for bench.regress")
     parser.add_argument("--pairs", type=int, default=None, help="pairs per scenario (10; 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
-    parser.add_argument("--aa", action="store_true", help="llama.cpp on both sides: shows the noise")
+    parser.add_argument("--aa", action="store_true", help="the peer on both sides: shows the noise")
     parser.add_argument("--model", type=Path, default=None, help="GGUF file (the starter)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=8192, help="KV cells shared by all slots")
@@ -212,10 +107,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything asked for; returns the JSON document."""
+    """Everything asked for; returns the JSON document. Raises `PeerError` and what measurements raise."""
     model = (arguments.model or servers.default_model()).resolve()
     settings = servers.Settings(model, arguments.threads, arguments.context)
-    work = Work(settings, peer_flags=arguments.peer_flags)
+    work = Work(settings, peer_flags=arguments.peer_flags, chat=arguments.chat)
     options = Options(
         work=work.quick() if arguments.quick else work,
         pairs=arguments.pairs or (2 if arguments.quick else 10),
@@ -224,20 +119,17 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         patience=arguments.patience,
         redo_above=arguments.redo_above,
         aa=arguments.aa,
+        out=arguments.out,
     )
-    built = peers.ensure(arguments.sdist)
+    url = arguments.url
+    opponent = opponents.by_address(url) if url else opponents.find(arguments.peer, arguments.sdist)
+    names = chosen(arguments.only, opponent)
     about = machine.describe(model)
     print(f"{about['cpu']}, {about['cores']} cores; commit {about['commit']}; {model.name}", flush=True)
-    began = time.strftime("%Y-%m-%dT%H:%M:%S")
-    scenarios: dict[str, Any] = {}
-    for name in arguments.only.split(","):
-        samples = run_pairs(name, options, built)
-        scenarios[name] = report(name, samples, options)
-        if samples.interrupted:
-            break
     return {
         "bench": "compare",
-        "began": began,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "peer": opponent.name,
         "aa": options.aa,
         "pairs": options.pairs,
         "seed": options.seed,
@@ -246,14 +138,38 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "context": settings.context,
         "interval": INTERVAL,
         "machine": about,
-        "scenarios": scenarios,
+        "scenarios": run_all(names, options, opponent),
     }
+
+
+def chosen(only: str, opponent: Opponent) -> list[str]:
+    """The scenarios to run. Raises `PeerError` for one that was asked for and can't be."""
+    names = only.split(",") if only else [name for name in ROWS if not impossible(name, opponent)]
+    for name in names:
+        reason = impossible(name, opponent)
+        if reason:
+            raise peers.PeerError(f"no {name}: {reason}")
+    return names
+
+
+def run_all(names: Sequence[str], options: Options, opponent: Opponent) -> dict[str, Any]:
+    """Scenario → its part of the document, until one is interrupted."""
+    scenarios: dict[str, Any] = {}
+    for name in names:
+        samples = run_pairs(name, options, opponent)
+        scenarios[name] = report(name, samples, options, opponent)
+        if options.out is not None:
+            record.write(options.out, name, options.work, opponent, samples.ours, samples.theirs)
+        if samples.interrupted:
+            break
+    return scenarios
 
 
 def main() -> int:
     arguments = parse_arguments()
     servers.end_on_signals()
-    unknown = set(arguments.only.split(",")) - set(ROWS)
+    log.configure("warning", process="bench")
+    unknown = set(filter(None, arguments.only.split(","))) - set(ROWS)
     if unknown:
         print(f"compare: no scenario {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2

@@ -6,10 +6,12 @@ answers.
 """
 
 import asyncio
+import math
 import random
 import string
 import time
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from bench.sse import Answer, Endpoint, Exchange, complete, open_exchange, parse
 from bench.stats import percentile
@@ -81,18 +83,26 @@ async def clients(endpoint: Endpoint, prompts: Prompts, count: int, rounds: int,
 
 
 def throughput(answers: list[Answer], seconds: float) -> Metrics:
-    """Pace and latencies of streams that ended within `seconds`."""
-    firsts = [answer.first for answer in answers]
-    gaps = [gap for answer in answers for gap in answer.gaps()]
+    """Pace and latencies of streams that ended within `seconds`. NaN prompt tokens of a server that doesn't count."""
+    counted = all(answer.counted for answer in answers)
     return {
         "output_tok_s": sum(answer.tokens for answer in answers) / seconds,
-        "ttft_p50_s": percentile(firsts, 50),
-        "itl_p50_s": percentile(gaps, 50),
-        "itl_p99_s": percentile(gaps, 99),
+        **latencies("ttft", [answer.first for answer in answers]),
+        **latencies("itl", [gap for answer in answers for gap in answer.gaps()]),
+        **latencies("e2e", [answer.ended - answer.sent for answer in answers]),
+        "requests": float(len(answers)),
         "tokens": float(sum(answer.tokens for answer in answers)),
-        "prompt_tokens": float(sum(answer.prompt_tokens for answer in answers)),
+        "prompt_tokens": float(sum(answer.prompt_tokens for answer in answers)) if counted else math.nan,
+        "cached_tokens": float(sum(answer.cached_tokens for answer in answers)),
         "seconds": seconds,
     }
+
+
+def latencies(name: str, values: list[float]) -> Metrics:
+    """Seconds, as a result line has them; NaN of nothing."""
+    figures = {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
+    figures |= {"mean": fmean(values) if values else math.nan, "most": max(values, default=math.nan)}
+    return {f"{name}_{which}_s": figure for which, figure in figures.items()}
 
 
 async def decoders_beside_prompts(endpoint: Endpoint, prompts: Prompts, sizes: Sizes) -> Metrics:

@@ -89,10 +89,14 @@ def ensure(sdist: Path | None = None) -> Peers:
     peers.directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=peers.directory.parent, prefix="build-") as scratch:
         work = Path(scratch)
-        source = _unpack(sdist or _download(work), work)
-        _compile(source, work / "build")
+        _compile(source(sdist, work) / "vendor" / "llama.cpp", work / "build")
         _install(work / "build" / "bin", peers.directory)
     return peers
+
+
+def source(sdist: Path | None, work: Path) -> Path:
+    """The unpacked sources of the bindings, below `work`; downloaded without `sdist`. Raises `PeerError`."""
+    return _unpack(sdist or _download(work), work)
 
 
 def _download(work: Path) -> Path:
@@ -102,7 +106,7 @@ def _download(work: Path) -> Path:
     """
     requirement = f"{DISTRIBUTION}=={engine_version()}"
     options = ["--no-deps", "--no-binary", DISTRIBUTION, "--dest", str(work)]
-    _run([sys.executable, "-m", "pip", "download", *options, requirement], "download the sources")
+    run([sys.executable, "-m", "pip", "download", *options, requirement], "download the sources")
     found = sorted(work.glob("*.tar.gz"))
     if not found:
         raise PeerError(f"pip downloaded no source archive of {requirement}; name one with --sdist")
@@ -110,21 +114,21 @@ def _download(work: Path) -> Path:
 
 
 def _unpack(sdist: Path, work: Path) -> Path:
-    """Returns the llama.cpp directory inside the unpacked `sdist`."""
+    """Returns the top directory of the unpacked `sdist`."""
     with tarfile.open(sdist) as archive:
         archive.extractall(work / "source", filter="data")
     found = sorted((work / "source").glob("*/vendor/llama.cpp/CMakeLists.txt"))
     if not found:
         raise PeerError(f"{sdist} holds no vendor/llama.cpp: it is no {DISTRIBUTION} sdist")
-    return found[0].parent
+    return found[0].parents[2]
 
 
 def _compile(source: Path, build: Path) -> None:
     cmake, ninja = _tool("cmake"), _tool("ninja")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    _run([cmake, "-S", str(source), "-B", str(build), *generator, *cmake_flags()], "configure llama.cpp")
+    run([cmake, "-S", str(source), "-B", str(build), *generator, *cmake_flags()], "configure llama.cpp")
     # Niced, since others may be measuring or working on the same cores.
-    _run(["nice", cmake, "--build", str(build), "--target", *PROGRAMS], "build llama.cpp")
+    run(["nice", cmake, "--build", str(build), "--target", *PROGRAMS], "build llama.cpp")
 
 
 def _install(binaries: Path, directory: Path) -> None:
@@ -145,7 +149,8 @@ def _tool(name: str) -> str:
     return found
 
 
-def _run(command: Sequence[str], purpose: str) -> None:
+def run(command: Sequence[str], purpose: str) -> None:
+    """Run a program to its end. Raises `PeerError` where it fails."""
     print("+", shlex.join(command), file=sys.stderr)
     # Output goes to stderr: stdout is for the path alone, so that scripts can read it.
     result = subprocess.run(command, check=False, stdout=sys.stderr)

@@ -10,14 +10,14 @@ prompt; of a conversation each turn's prompt, once the next turn sends it again.
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
 
-from bench.load import Metrics
+from bench.load import Metrics, throughput
 from bench.sse import Answer, Endpoint, Message, complete
-from bench.stats import percentile
 from bench.texts import Texts
 
 
@@ -83,7 +83,7 @@ async def turns(endpoint: Endpoint, texts: Texts, sizes: PrefixSizes) -> Metrics
     return {
         **figures,
         "later_ttft_mean_s": mean(answer.first for answer in later),
-        "reused_share": sum(map(reused, talks)) / sent_before,
+        "reused_share": sum(map(reused, talks)) / sent_before if sent_before else math.nan,
     }
 
 
@@ -114,13 +114,4 @@ def reused(talk: list[Answer]) -> int:
 
 
 def _figures(answers: list[Answer], seconds: float) -> Metrics:
-    firsts = [answer.first for answer in answers]
-    return {
-        "output_tok_s": sum(answer.tokens for answer in answers) / seconds,
-        "ttft_p50_s": percentile(firsts, 50),
-        "ttft_mean_s": mean(firsts),
-        "prompt_tokens": float(sum(answer.prompt_tokens for answer in answers)),
-        "cached_tokens": float(sum(answer.cached_tokens for answer in answers)),
-        "without_text": float(sum(not answer.arrivals for answer in answers)),
-        "seconds": seconds,
-    }
+    return {**throughput(answers, seconds), "without_text": float(sum(not answer.arrivals for answer in answers))}

@@ -171,7 +171,7 @@ def turns(ttft_bar: float, reused_bar: float) -> tuple[Row, ...]:
     )
 
 
-SAME_WORK = Row("prompt tokens − llama-server's", "prompt_tokens", "difference")
+SAME_WORK = Row("prompt tokens − theirs", "prompt_tokens", "difference")
 RESTART = (
     Row("TTFT restarted / cold", "restart_ratio", "ours", 0.15, False),
     Row("TTFT warm / cold", "warm_ratio", "ours", at_least=False),
@@ -190,8 +190,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         *throughput(1.0),
         Row("API process RSS", "api_rss_mb", "ours", 150.0, False, "MB"),
         Row("API process PSS", "api_pss_mb", "ours", None, False, "MB"),
-        Row("engine RSS − llama-server's", "engine_rss_mb", "difference", 20.0, False, "MB"),
-        Row("engine PSS − llama-server's", "engine_pss_mb", "difference", None, False, "MB"),
+        Row("engine RSS − theirs", "engine_rss_mb", "difference", 20.0, False, "MB"),
+        Row("engine PSS − theirs", "engine_pss_mb", "difference", None, False, "MB"),
     ),
     "mixed": (
         Row("decoders' ITL p99", "decoder_itl_p99_s", bar=0.10, at_least=False, unit="ms", scale=1e3),
@@ -203,7 +203,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "start": (
         Row("start to first token", "first_token_s", "ours", 3.0, False, "s"),
-        Row("the same, against llama-server", "first_token_s", at_least=False, unit="s"),
+        Row("the same, against theirs", "first_token_s", at_least=False, unit="s"),
     ),
     "shared": shared(2.0, None),
     "turns": turns(0.8, 95),
@@ -215,7 +215,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
 """Scenario → its rows."""
 
 TITLES = {
-    "decode": "engine alone against llama-batched-bench",
+    "decode": "engine alone and llama-batched-bench",
     "http1": "HTTP, 1 client, unique prompts",
     "http8": "HTTP, 8 clients, unique prompts",
     "mixed": "4 decoders beside long prompts that arrive one after another",

@@ -1,7 +1,7 @@
-"""Starts, watches and stops one server under test: ForgeLM or llama-server, with equal settings.
+"""Starts, watches and stops one server under test: ForgeLM, llama-server or another, with equal settings.
 
-Both get the same model file, threads, context and slots. The rest of llama-server's flags depends on what is measured:
-see `PEER_FLAGS`.
+All get the same model file, threads, context and slots. The rest of llama-server's flags depends on what is measured:
+see `PEER_FLAGS`; how the others are started is in `bench.opponents`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -73,12 +73,24 @@ class Kind:
 
     name: str
     command: tuple[str, ...]
-    """Without the port, which is appended as `--port N`."""
+    """Without the port, which is appended as `--port N`; empty for a server that runs already."""
     ready_path: str
     extra: dict[str, object] = field(default_factory=dict)
     """Fields of its requests that the other doesn't know."""
     environment: dict[str, str] = field(default_factory=dict)
     """Laid over this process's own."""
+    config: str = ""
+    """A file that is written for it, `PORT` in it being its port; then its name is appended instead of the port."""
+    address: Endpoint | None = None
+    """Of a server that runs already."""
+
+    def arguments(self, port: int, directory: Path) -> list[str]:
+        """The whole command; its file, if it has one, is written into `directory`."""
+        if not self.config:
+            return [*self.command, "--port", str(port)]
+        path = directory / "config.json"
+        path.write_text(self.config.replace("PORT", str(port)))
+        return [*self.command, str(path)]
 
 
 def forgelm(settings: Settings) -> Kind:
@@ -113,7 +125,7 @@ def _forgelm(settings: Settings, profile: str, environment: dict[str, str]) -> K
         "--context": settings.context,
         "--threads": settings.threads,
     }
-    command = (sys.executable, "-m", "forgelm", "serve", *_flat(options))
+    command = (sys.executable, "-m", "forgelm", "serve", *flat(options))
     return Kind("forgelm", command, "/readyz", environment=environment)
 
 
@@ -127,11 +139,12 @@ def llama_server(settings: Settings, program: Path, flags: str = "unique", more:
         "--threads": settings.threads,
         "--threads-batch": settings.threads,
     }
-    command = (str(program), *_flat(options), "--no-ui", "--offline", *PEER_FLAGS[flags], *more)
+    command = (str(program), *flat(options), "--no-ui", "--offline", *PEER_FLAGS[flags], *more)
     return Kind("llama-server", command, "/health", {"cache_prompt": False} if flags == "unique" else {})
 
 
-def _flat(options: dict[str, object]) -> Sequence[str]:
+def flat(options: Mapping[str, object]) -> Sequence[str]:
+    """Names and values of flags, one after another."""
     return [str(part) for pair in options.items() for part in pair]
 
 
@@ -201,10 +214,11 @@ def running(kind: Kind) -> Iterator[Server]:
     """A server from its start to its end, ready to answer."""
     port = free_port()
     environment = {**os.environ, **kind.environment}
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as directory:
+        command = kind.arguments(port, Path(directory))
         spawned = time.perf_counter()
         process = subprocess.Popen(
-            [*kind.command, "--port", str(port)],
+            command,
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

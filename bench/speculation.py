@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import compare, hybrid, machine, peers, scenarios, servers
+from bench import hybrid, machine, paired, peers, scenarios, servers
 from bench.load import Metrics
 from bench.rows import Result, aligned, evaluate, number, short, table
 from bench.speculation_runs import Work, measure
@@ -72,7 +72,7 @@ class Samples:
         return [figures[metric] for figures in self.modes[mode]]
 
 
-def run_rounds(scenario: Scenario, work: Work, options: compare.Options) -> Samples:
+def run_rounds(scenario: Scenario, work: Work, options: paired.Options) -> Samples:
     """Rounds of all modes; disturbed ones are dropped and measured again, within reason. An interrupt ends it."""
     samples = Samples({mode: [] for mode in scenario.modes})
     turns = list(enumerate(scenario.modes))
@@ -80,9 +80,9 @@ def run_rounds(scenario: Scenario, work: Work, options: compare.Options) -> Samp
         while samples.rounds < options.pairs:
             order = turns if samples.rounds % 2 == 0 else turns[::-1]
             seed = options.seed + samples.rounds + samples.disturbed
-            may_drop = samples.disturbed < compare.MOST_DROPPED * options.pairs
+            may_drop = samples.disturbed < paired.MOST_DROPPED * options.pairs
             measures = [(place, partial(measure, mode, scenario.cases, work, seed)) for place, mode in order]
-            found = compare.measure_pair(measures, options, may_drop)
+            found = paired.measure_pair(measures, options, may_drop)
             if found is None:
                 samples.disturbed += 1
                 continue
@@ -98,8 +98,8 @@ def _progress(scenario: Scenario, samples: Samples) -> None:
     last = {mode: figures[-1] for mode, figures in samples.modes.items()}
     metric = f"{scenario.cases[0].name}: output_tok_s"
     pace = ", ".join(f"{mode} {figures[metric]:.4g}" for mode, figures in last.items())
-    seconds = sum(figures[compare.SECONDS] for figures in last.values())
-    noise = max(figures[compare.COMPETING] for figures in last.values())
+    seconds = sum(figures[paired.SECONDS] for figures in last.values())
+    noise = max(figures[paired.COMPETING] for figures in last.values())
     print(
         f"  round {samples.rounds}: tok/s {pace}; {seconds:.0f} s, others used up to {noise:.2f} cores",
         file=sys.stderr,
@@ -155,7 +155,7 @@ def report(name: str, scenario: Scenario, samples: Samples) -> dict[str, Any]:
         print(f"{case.name}:\n\n{case_table(scenario, samples, case.name)}\n")
     if found:
         print(table(found) + "\n")
-    competing = [figures[compare.COMPETING] for all_ in samples.modes.values() for figures in all_]
+    competing = [figures[paired.COMPETING] for all_ in samples.modes.values() for figures in all_]
     print(
         f"{samples.rounds} rounds; others used {median(competing):.2f} cores (median), {max(competing):.2f} (most); "
         f"{samples.disturbed} rounds dropped as disturbed{', then interrupted' if samples.interrupted else ''}.",
@@ -203,7 +203,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
         settings = servers.Settings(model, arguments.threads, arguments.context)
         draft = (arguments.draft or model).resolve()
         work = Work(settings, draft, built, directory, *((24, 1) if arguments.quick else ()))
-        options = compare.Options(
+        options = paired.Options(
             scenarios.Work(settings),
             pairs,
             arguments.seed,

@@ -1,12 +1,14 @@
 """How the comparison pairs its measurements, and what it tells the servers. No server is started."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bench import compare, hybrid, machine, scenarios, servers
-from bench.compare import Options
+from bench import compare, hybrid, machine, opponents, paired, scenarios, servers
 from bench.load import Metrics
+from bench.opponents import Opponent
+from bench.paired import Options
 from bench.peers import Peers
 from bench.rows import ROWS
 from bench.scenarios import Measure, Work
@@ -16,6 +18,7 @@ from tests import make_qwen35
 
 SETTINGS = servers.Settings(Path("model.gguf"), threads=3, context=4096, parallel=5)
 PEERS = Peers(Path("peers"))
+LLAMA = Opponent("llama-server", partial(opponents.llama_server, PEERS.server), "1", PEERS.batched_bench)
 
 
 def options(pairs: int = 4, *, aa: bool = False, redo_above: float = 0.0) -> Options:
@@ -39,16 +42,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Measurements that cost nothing: 1 of ours, 4 of theirs, and no other side for a restart."""
     calls = Calls()
 
-    def sides(scenario: str, work: Work, built: Peers) -> tuple[Measure, Measure | None]:
+    def sides(scenario: str, work: Work, opponent: Opponent) -> tuple[Measure, Measure | None]:
         theirs = None if scenario.startswith("restart") else calls.measure("theirs", 4.0)
         return calls.measure("ours", 1.0), theirs
 
-    monkeypatch.setattr(compare, "sides", sides)
+    monkeypatch.setattr(paired, "sides", sides)
     return calls
 
 
 def test_pairs_alternate_and_both_sides_get_the_same_texts(calls: Calls) -> None:
-    samples = compare.run_pairs("shared", options(), PEERS)
+    samples = paired.run_pairs("shared", options(), LLAMA)
     assert calls == [
         ("ours", 50),
         ("theirs", 50),
@@ -68,25 +71,25 @@ def test_pairs_alternate_and_both_sides_get_the_same_texts(calls: Calls) -> None
 
 
 def test_a_scenario_without_a_peer_measures_ours_alone(calls: Calls) -> None:
-    samples = compare.run_pairs("restart", options(2), PEERS)
+    samples = paired.run_pairs("restart", options(2), LLAMA)
     assert calls == [("ours", 50), ("ours", 51)]
-    report = compare.report("restart", samples, options(2))
+    report = compare.report("restart", samples, options(2), LLAMA)
     assert [row["theirs"] for row in report["rows"]] == [None] * len(ROWS["restart"])
 
 
 def test_aa_measures_theirs_twice_and_skips_what_has_no_peer(calls: Calls) -> None:
-    compare.run_pairs("shared", options(1, aa=True), PEERS)
+    paired.run_pairs("shared", options(1, aa=True), LLAMA)
     assert [who for who, _ in calls] == ["theirs", "theirs"]
-    samples = compare.run_pairs("restart", options(1, aa=True), PEERS)
+    samples = paired.run_pairs("restart", options(1, aa=True), LLAMA)
     assert (samples.ours, len(calls)) == ([], 2)
-    assert compare.report("restart", samples, options(1, aa=True)).keys() == {"samples"}
+    assert compare.report("restart", samples, options(1, aa=True), LLAMA).keys() == {"samples"}
 
 
 def test_disturbed_pairs_are_measured_again_with_new_texts(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a pair was dropped, a server that remembers could know its texts."""
     readings = iter([0.0, 0.9, 0.0, 0.0])
     monkeypatch.setattr(machine.Competition, "end", lambda self: next(readings))
-    samples = compare.run_pairs("shared", options(1, redo_above=0.1), PEERS)
+    samples = paired.run_pairs("shared", options(1, redo_above=0.1), LLAMA)
     assert calls == [("ours", 50), ("theirs", 50), ("ours", 51), ("theirs", 51)]
     assert (len(samples.ours), len(samples.theirs), samples.disturbed) == (1, 1, 1)
 

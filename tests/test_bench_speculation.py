@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import compare, machine, scenarios, servers, speculation, speculation_host
+from bench import machine, paired, scenarios, servers, speculation, speculation_host
 from bench.load import Metrics
 from bench.peers import Peers
 from bench.speculation_runs import Case, Work, guesses, kind, measure
@@ -28,8 +28,8 @@ def work(directory: Path, settings: servers.Settings = SETTINGS) -> Work:
     return Work(settings, Path('a "draft".gguf'), Peers(Path("peers")), directory)
 
 
-def options(pairs: int, redo_above: float = 0.0) -> compare.Options:
-    return compare.Options(scenarios.Work(SETTINGS), pairs, 50, 0.0, 0.0, redo_above, aa=False)
+def options(pairs: int, redo_above: float = 0.0) -> paired.Options:
+    return paired.Options(scenarios.Work(SETTINGS), pairs, 50, 0.0, 0.0, redo_above, aa=False)
 
 
 def value_of(command: Sequence[str], flag: str) -> str:

@@ -13,9 +13,10 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from bench import machine, stats
+from bench.chunked import ChunkedDecoder, EventSplitter
 from bench.load import Prompts
 from bench.rows import Row, evaluate, table
-from bench.sse import Answer, AnswerError, ChunkedDecoder, Endpoint, EventSplitter, parse
+from bench.sse import Answer, AnswerError, Endpoint, parse
 
 
 def test_percentile_interpolates() -> None:
