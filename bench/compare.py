@@ -29,7 +29,7 @@ How it is kept fair:
 - decode: `llama-batched-bench` feeds random tokens and samples nothing. The engine's figure includes its sampling, its
   scheduling and its message per step.
 
-The last line of the output is one JSON document with everything, each pair's figures included. `--out FILE` adds one
+The last line of the output is one JSON document with everything, each pair's figures included. `--output FILE` adds one
 line per measurement in the form of `forgelm bench`, for `python -m bench.regress` and `forgelm bench report`. Ctrl-C
 (or SIGTERM) ends a run early and still reports the pairs that are complete.
 """
@@ -86,7 +86,7 @@ def parse_arguments() -> argparse.Namespace:
     url = "a server that runs already; its settings are what they are, its answers may be shorter than asked"
     peer.add_argument("--url", metavar="NAME=http://HOST:PORT/v1", help=url)
     parser.add_argument("--chat", action="store_true", help="ask chats also where plain completions would do")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="add each measurement as a line for bench.regress")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="add each measurement as a line for bench.regress")
     parser.add_argument("--pairs", type=int, default=None, help="pairs per scenario (10; 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--aa", action="store_true", help="the peer on both sides: shows the noise")
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         patience=arguments.patience,
         redo_above=arguments.redo_above,
         aa=arguments.aa,
-        out=arguments.out,
+        out=arguments.output,
     )
     url = arguments.url
     opponent = opponents.by_address(url) if url else opponents.find(arguments.peer, arguments.sdist)

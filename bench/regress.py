@@ -3,7 +3,7 @@
     python -m bench.regress OLD NEW                  exit status 1 if something got worse, 2 if that can't be said
     python -m bench.regress OLD NEW --threshold 0.1
 
-Both are files of JSON lines as `forgelm bench` and `python -m bench.compare --out FILE` write them; other lines are
+Both are files of JSON lines as `forgelm bench` and `python -m bench.compare --output FILE` write them; other lines are
 passed over. Lines are only added to such a file, so a row that stands in it several times was measured several times.
 
 A figure got worse when its median is worse by more than the threshold **and** chance is not a likely reason. Where both

@@ -235,4 +235,4 @@ def test_the_little_server_for_mistral_rs(tmp_path: Path) -> None:
 def test_the_default_opponent_is_llama_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["compare"])
     arguments: argparse.Namespace = compare.parse_arguments()
-    assert (arguments.peer, arguments.url, arguments.out, arguments.chat) == ("llama-server", None, None, False)
+    assert (arguments.peer, arguments.url, arguments.output, arguments.chat) == ("llama-server", None, None, False)

@@ -58,9 +58,14 @@ async def load(endpoint: Endpoint) -> tuple[list[Answer], Answer]:
         return [await complete(endpoint, f"{number} {again} is a number. " * 5, TOKENS) for again in range(ROUNDS)]
 
     answers = [answer for mine in await asyncio.gather(*map(client, range(CLIENTS))) for answer in mine]
-    read_enough = asyncio.Event()
-    exchange = await open_exchange(endpoint, "Bye.", 500, lambda pieces: pieces > 4 and read_enough.set())
-    await read_enough.wait()
+    enough = asyncio.Event()
+
+    def on_piece(count: int) -> None:
+        if count > 4:
+            enough.set()
+
+    exchange = await open_exchange(endpoint, "Bye.", 500, on_piece)
+    await enough.wait()
     exchange.cut()
     return answers, parse(exchange.sent, exchange.pieces)
 
