@@ -323,11 +323,11 @@ def check_port(host: str, number: int) -> Port:
     return Port(host, number)
 
 
-def require_free_port(host: str, number: int) -> None:
-    """Raise `MachineError` in one line with the holder and the way round it."""
+def require_free_port(host: str, number: int, flag: str = "--port") -> None:
+    """Raise `MachineError` in one line with the holder and the way round it, which is `flag`."""
     port = check_port(host, number)
     if not port.free:
-        raise MachineError(f"{port.problem}; choose another with --port")
+        raise MachineError(f"{port.problem}; choose another with {flag}")
 
 
 def _bind_problem(host: str, number: int, error: OSError) -> str:

@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 
 from forgelm.api.app import make_app
+from forgelm.api.metrics_server import UNCHANGED, Scraping
 from forgelm.api.served import Served
 from forgelm.api.service import DRAIN_SECONDS, Service, Setup
 from forgelm.errors import EngineError
@@ -77,6 +78,7 @@ class ApiServer:
         setup: Setup,
         *,
         api_keys: tuple[str, ...] = (),
+        scraping: Scraping = UNCHANGED,
         on_ready: Callable[[Service], None] = lambda _: None,
         on_first_answer: Callable[[], None] | None = None,
     ) -> None:
@@ -86,7 +88,7 @@ class ApiServer:
         self._service = Service(setup)
         self._service.on_ready = self._announce
         self._service.client.on_first_answer = on_first_answer
-        app = make_app(self._service, api_keys=api_keys, on_unusable=self._give_up)
+        app = make_app(self._service, api_keys=api_keys, scraping=scraping, on_unusable=self._give_up)
         self._announced = False
         self._server = _Uvicorn(
             uvicorn.Config(

@@ -1,6 +1,7 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import click
 import rich_click
 
 from forgelm import log
+from forgelm.api.auth import read_token
+from forgelm.api.metrics_server import Scraping
 from forgelm.api.served import Target
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
@@ -94,6 +97,14 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), **_env("LOG_FORMAT"), help="How lines look.")
 @click.option("--log-requests/--no-log-requests", default=None, **_env("LOG_REQUESTS"), help="A line for each request.")
 @click.option("--log-prompts", is_flag=True, default=None, **_env("LOG_PROMPTS"), help="With what users wrote.")
+@click.option("--metrics-port", type=int, **_env("METRICS_PORT"), help="/metrics on a port of its own, too.")
+@click.option("--metrics-token-file", **_env("METRICS_TOKEN_FILE"), help="Holds the token that scrapers must send.")
+@click.option(
+    "--vllm-metrics/--no-vllm-metrics",
+    default=None,
+    **_env("VLLM_METRICS"),
+    help="Show metrics under vLLM's names, too.",
+)
 @click.option("--allow-cpu", is_flag=True, **_env("ALLOW_CPU"), help="Run a GPU profile on the CPU if need be.")
 @click.pass_context
 def serve(
@@ -144,7 +155,10 @@ KEYS = {
     "log_format": "logs.format",
     "log_requests": "logs.requests",
     "log_prompts": "logs.prompts",
+    "metrics_port": "metrics.port",
+    "metrics_token_file": "metrics.token_file",
     "rerank_model": "rerank.model",
+    "vllm_metrics": "metrics.vllm_names",
 }
 
 
@@ -258,22 +272,21 @@ def _run(setup: Setup, keys: tuple[str, ...]) -> None:
     profile = setup.first.profile
     host, port = profile.server.host, profile.server.port
     require_free_port(host, port)
+    token = read_token(profile.metrics.token_file)
     if host not in LOOPBACK and not keys:
         click.echo("warning: anyone who reaches this machine can use the server; set FORGELM_API_KEY", err=True)
 
     def announce(service: Service) -> None:
         _announce(service, host, bound_port, with_key=bool(keys))
 
+    listener = _listen(host, port)
     server = ApiServer(
         setup,
         api_keys=keys,
+        scraping=Scraping(token, _metrics_listener(profile)),
         on_ready=announce,
         on_first_answer=_explain_starter if profile.name == STARTER else None,
     )
-    try:
-        listener = listen(host, port)
-    except OSError as error:
-        raise MachineError(f"can't listen on {host}:{port}: {error.strerror}") from None
     bound_port = listener.getsockname()[1]
     # SIGTERM ends the server as Ctrl-C does: in order, and with status 0.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -282,6 +295,30 @@ def _run(setup: Setup, keys: tuple[str, ...]) -> None:
     except KeyboardInterrupt:
         # uvicorn hands the signal on once everything has stopped in order.
         put("stopped", sys.stderr)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises `MachineError` in one line."""
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise MachineError(f"can't listen on {host}:{port}: {error.strerror}") from None
+
+
+def _metrics_listener(profile: Profile) -> socket.socket | None:
+    """The port of `/metrics` alone, if there is to be one. Raises `MachineError` in one line."""
+    host, port = profile.metrics.host, profile.metrics.port
+    if not port:
+        return None
+    if port == profile.server.port:
+        raise MachineError(
+            f"port {port} is the server's own, which has /metrics too; choose another with --metrics-port"
+        )
+    require_free_port(host, port, "--metrics-port")
+    listener = _listen(host, port)
+    # Somebody may still have been quicker: at once, not when the server is up.
+    listener.listen()
+    return listener
 
 
 def _announce(service: Service, host: str, port: int, *, with_key: bool) -> None:

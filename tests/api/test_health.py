@@ -93,7 +93,7 @@ def test_a_crash_restarts_the_engine(starter_path: Path, monkeypatch: pytest.Mon
         assert "restarting" in refused(server)["message"]
         until(lambda: readiness(server)[0] == 200, "ready again")
         assert "reason" not in readiness(server)[1]
-        assert server.metric("forgelm_engine_restarts") == 1
+        assert server.metric("forgelm_engine_restarts_total") == 1
         assert server.gauges() == (0, 0, 0)
         server.lives()
 

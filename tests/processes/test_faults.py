@@ -39,7 +39,7 @@ def test_45_killing_the_engine_mid_stream(starter_path: Path, tmp_path: Path) ->
         assert server.chat().status_code == 200
         assert server.engine != engine
         assert not alive(engine)
-        assert metric(server, "forgelm_engine_restarts") == 1
+        assert metric(server, "forgelm_engine_restarts_total") == 1
         assert metric(server, "forgelm_requests_open") == 0
         assert server.output.count("ForgeLM serves") == 1, "announced once, not at each restart"
 

@@ -1,17 +1,19 @@
-"""Probes and metrics. They answer from the API process whatever the engine does, and need no key."""
+"""Probes and metrics. They answer from the API process whatever the engine does; probes need no key, and metrics none
+unless a profile says so."""
 
 from typing import Any
 
 from litestar import MediaType, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from forgelm.api.auth import require_key
 from forgelm.api.observed import Observed
 from forgelm.api.service import Service
 from forgelm.supervisor import Phase, Status
 
 
-def health_routes(service: Service, observed: Observed) -> list[HTTPRouteHandler]:
-    """The handlers, bound to `service`."""
+def health_routes(service: Service, observed: Observed, scraper_keys: tuple[str, ...]) -> list[HTTPRouteHandler]:
+    """The handlers, bound to `service`; metrics want one of `scraper_keys`, if there are any."""
 
     @get("/livez")
     async def livez() -> dict[str, str]:
@@ -30,6 +32,8 @@ def health_routes(service: Service, observed: Observed) -> list[HTTPRouteHandler
 
     @get("/metrics", media_type=MediaType.TEXT)
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        if scraper_keys:
+            require_key(request.headers, scraper_keys)
         text, media_type = await observed.scrape(request.headers.get("accept", ""))
         return Response(text, media_type=media_type)
 
