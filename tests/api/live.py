@@ -5,6 +5,7 @@ Only the engine's tokens are made up, unless it is to be `real`. The model file 
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
@@ -225,6 +227,9 @@ def running(
 
     `real`: with the real engine. `wait`: until it is ready.
     """
+    if not structlog.is_configured():
+        # Lines come after the test that they are of, when nothing captures them.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     profile = profile_with(**(limits or {}))
     profile = msgspec.structs.replace(
         profile,
