@@ -15,6 +15,7 @@ from litestar.types import Receive, Scope, Send
 from forgelm.api.auth import require_key
 from forgelm.api.observed import Observed
 from forgelm.errors import Unauthorized
+from forgelm.metrics import CONTENT_TYPE
 
 STOP_SECONDS = 2
 """How long a scrape may go on when the server stops."""
@@ -93,8 +94,7 @@ class _MetricsApp:
                 require_key(headers, self._keys)
         except Unauthorized as error:
             return await _send(send, error.status, f"{error}\n".encode(), ("www-authenticate", "Bearer"))
-        text, content_type = await self._observed.scrape(headers.get("accept", ""))
-        return await _send(send, 200, text, content_type=content_type)
+        return await _send(send, 200, await self._observed.scrape(), content_type=CONTENT_TYPE)
 
 
 async def _send(

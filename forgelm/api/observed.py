@@ -39,13 +39,13 @@ class Observed:
         """The registry is being asked for its downloads."""
         self._wire()
 
-    async def scrape(self, accept: str) -> tuple[bytes, str]:
-        """The exposition and its content type, in the format that an `Accept` header asks for."""
+    async def scrape(self) -> bytes:
+        """The exposition, as things are now."""
         metrics = self._service.metrics
         self._poll_registry()
         metrics.gpus.show(await self._gpus.read())
         self._uses = list(self._processes())
-        return metrics.render(accept)
+        return metrics.render()
 
     def close(self) -> None:
         """Ask nobody anything any more."""

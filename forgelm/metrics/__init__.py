@@ -7,7 +7,7 @@ counters are never reset, whatever becomes of engines and models. No label's val
 import time
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from forgelm.ipc.messages import Step
 from forgelm.metrics.instruments import Book
@@ -16,6 +16,8 @@ from forgelm.metrics.requests import Requests
 from forgelm.metrics.server import Downloads, Gpus, Server
 from forgelm.metrics.steps import Steps
 from forgelm.metrics.vllm import VllmNames
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
@@ -48,7 +50,6 @@ class Metrics:
         """Prompt tokens computed and tokens generated per second, over the last seconds; 0 while nothing runs."""
         return self.recent.read(time.monotonic())
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The exposition and its content type, in the format that an `Accept` header asks for."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+    def render(self) -> bytes:
+        """The exposition in the plain text format, which all scrapers read and which takes least to make."""
+        return generate_latest(self._registry)

@@ -63,7 +63,7 @@ class Beside:
 
     def metric(self, name: str, **labels: str) -> float:
         """The present value of a metric; 0 where it has none."""
-        for family in text_string_to_metric_families(self.metrics.render()[0].decode()):
+        for family in text_string_to_metric_families(self.metrics.render().decode()):
             for sample in family.samples:
                 if sample.name == name and sample.labels == labels:
                     return float(sample.value)

@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from forgelm.api.auth import require_key
 from forgelm.api.observed import Observed
 from forgelm.api.service import Service
+from forgelm.metrics import CONTENT_TYPE
 from forgelm.supervisor import Phase, Status
 
 
@@ -34,8 +35,7 @@ def health_routes(service: Service, observed: Observed, scraper_keys: tuple[str,
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         if scraper_keys:
             require_key(request.headers, scraper_keys)
-        text, media_type = await observed.scrape(request.headers.get("accept", ""))
-        return Response(text, media_type=media_type)
+        return Response(await observed.scrape(), media_type=CONTENT_TYPE)
 
     return [livez, readyz, health, metrics]
 
