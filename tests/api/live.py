@@ -21,6 +21,7 @@ import msgspec
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
+from forgelm.api.metrics_server import UNCHANGED, Scraping
 from forgelm.api.served import Launch, Launcher, Served, Target, TextSide
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
@@ -175,6 +176,16 @@ class Live:
                     return float(sample.value)
         return 0.0
 
+    def samples(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """All samples of `/metrics` with this name, by their labels."""
+        text = self.http.get("/metrics").text
+        return {
+            tuple(sorted(sample.labels.items())): float(sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        }
+
     def stop(self) -> None:
         """Begin to end the server, as a signal does."""
         self.server.stop()
@@ -222,8 +233,10 @@ def running(
     sidecar: Sidecar | None = None,
     beside: Sequence[Beside] = (),
     switching: dict[str, Any] | None = None,
+    metrics: dict[str, Any] | None = None,
+    scraping: Scraping = UNCHANGED,
 ) -> Iterator[Live]:
-    """A server from start to end; `fake` are `FakeSettings`, `limits` and `cache` the profile's.
+    """A server from start to end; `fake` are `FakeSettings`, `limits`, `cache` and `metrics` the profile's.
 
     `real`: with the real engine. `wait`: until it is ready.
     """
@@ -235,6 +248,7 @@ def running(
         profile,
         cache=msgspec.structs.replace(profile.cache, **(cache or {})),
         switching=msgspec.structs.replace(profile.switching, **(switching or {})),
+        metrics=msgspec.structs.replace(profile.metrics, **(metrics or {})),
     )
     command = engine_command(profile, model, None if real else {"step": 0.002, **(fake or {})})
 
@@ -244,7 +258,8 @@ def running(
 
     target = Target(profile, model, frozenset((profile.model.id, profile.name)))
     first = Launch(target, profile, command)
-    server = ApiServer(Setup(first, launcher or Fixed(first), sidecar, beside), api_keys=keys, on_ready=remember_loop)
+    setup = Setup(first, launcher or Fixed(first), sidecar, beside)
+    server = ApiServer(setup, api_keys=keys, scraping=scraping, on_ready=remember_loop)
     listener = listen("127.0.0.1", 0)
     listener.listen()
     if send_buffer:
