@@ -27,11 +27,11 @@ from forgelm.bench.weights import read_weights
 from forgelm.machine import read_gpus, read_machine
 
 LEAST_BYTES = 512 << 20
-CACHES = 4
+CACHES = 2
 """The array is so many times the caches' size, where memory allows."""
-MOST_BYTES = 2 << 30
+MOST_BYTES = 1 << 30
 PASSES = 5
-SIDE = 2048
+SIDE = 1536
 """Of the square matrices."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CACHE_SIZES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -47,7 +47,7 @@ class Speeds(msgspec.Struct, frozen=True):
 
 
 def measure_ceiling(model: Path, *, gpu: bool = False) -> Ceiling:
-    """The ceiling of the model at `path`: 3 seconds on the CPU. `gpu`: where its weights are on the first card.
+    """The ceiling of the model at `path`: 2 seconds on the CPU. `gpu`: where its weights are on the first card.
 
     Raises `ModelError` for a file that is no model, `MachineError` when `gpu` and there is no card.
     """
