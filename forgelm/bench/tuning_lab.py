@@ -34,6 +34,9 @@ ALIKE = {"engine.fit": "strict", "cache.disk_tier": False}
 """Laid over every candidate: none is made smaller in silence, and none finds on disk what another one computed."""
 QUALITY_KEYS = (MODEL, "engine.kv_type")
 
+TIMES, LEAST_SECONDS = 5, 30.0
+"""A measurement that takes so many times as long as the default's, and this on top, is given up."""
+
 Check = Callable[[Profile, Path], None]
 """Raises `ForgeError` when a profile with that model can't run here."""
 Measure = Callable[[Path, Engine], Quality]
@@ -54,6 +57,8 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """What the quality's key needs to know: which text, and how many tokens of it."""
     together: bool
     """Whether two servers may run side by side."""
+    seconds: float = 0.0
+    """The longest that measuring the default may take; 0 is as long as it takes."""
 
     def model(self, settings: Settings) -> str:
         """The name of a candidate's file."""
@@ -89,6 +94,7 @@ class ServerLab:
         self._check = check
         self._measure_quality = measure_quality
         self._running: dict[tuple[str, str], _Running] = {}
+        self._patience = bench.seconds or None
 
     def __enter__(self) -> "ServerLab":
         return self
@@ -108,14 +114,15 @@ class ServerLab:
         return ""
 
     def alone(self, settings: Settings) -> Sample:
-        """One measurement; the one of before where there is one."""
+        """One measurement of the default; the one of before where there is one. Others may take some times as long."""
         key = self._bench.key("alone", self._bench.identity(settings), self._bench.probes)
         found = self._state.find(key)
-        if found is not None and found.sample is not None:
-            return found.sample
-        sample = self._sample(settings, _seed(key))
-        if not sample.failure:
-            self._state.add(Record(key, sample=sample))
+        sample = found.sample if found is not None else None
+        if sample is None:
+            sample = self._sample(settings, _seed(key))
+            if not sample.failure:
+                self._state.add(Record(key, sample=sample))
+        self._patience = LEAST_SECONDS + TIMES * sum(row.seconds for row in sample.rows)
         return sample
 
     def pair(self, settings: Settings, incumbent: Settings, number: int, stage: str) -> Pair:
@@ -162,6 +169,8 @@ class ServerLab:
         try:
             rows = asyncio.run(self._drive(running, seed))
             lost = next((_loss(row) for row in rows if row.failed or not row.requests), "")
+        except TimeoutError:
+            return self._failed(settings, f"it was given up after {self._patience:.0f} s")
         except ForgeError as error:
             rows, lost = [], str(error)
         if lost or not running.server.alive:
@@ -183,10 +192,11 @@ class ServerLab:
         server = running.server
         endpoint = Endpoint(server.url, server.key)
         watch = watch_tree(server.pid)
-        return [
-            await drive(endpoint, probe.source(seed + number), probe.load(), watch=watch, terms=running.terms)
-            for number, probe in enumerate(self._bench.probes)
-        ]
+        async with asyncio.timeout(self._patience):
+            return [
+                await drive(endpoint, probe.source(seed + number), probe.load(), watch=watch, terms=running.terms)
+                for number, probe in enumerate(self._bench.probes)
+            ]
 
     def _failed(self, settings: Settings, why: str) -> Sample:
         """Whatever is left of its server goes: the next one begins anew."""

@@ -83,6 +83,7 @@ def make_plan(base: Profile, files: Sequence[Path], asked: Asked, check: Check, 
         commit=commit(),
         quality_text=digest(prose.text, asked.quality_tokens),
         together=not on_gpu,
+        seconds=asked.seconds,
     )
     defaults: dict[str, Value] = {
         axis.key: next(iter(models)) if axis.key == MODEL else current(base, axis.key) for axis in axes

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from forgelm.bench.serving import serving
