@@ -25,7 +25,8 @@ NETWORK = "Failed to load resource"
 
 
 SEEN = """return [...document.querySelectorAll(arguments[0])]
-    .filter((each) => each.checkVisibility() && each.innerText.includes(arguments[1])).pop() ?? null"""
+    .filter((each) => each.checkVisibility())
+    .filter((each) => arguments[1].every((text) => each.innerText.includes(text))).pop() ?? null"""
 ANSWERS = "return document.querySelectorAll('.message.assistant[aria-busy=\"false\"]')"
 
 
@@ -126,15 +127,14 @@ class Browser:
             assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}; the page: {self.text('body')[-1500:]}"
             time.sleep(0.03)
 
-    def sees(self, selector: str, text: str = "") -> WebElement:
-        """Wait until an element is seen, with `text` in it."""
-
-        found: WebElement = self.until(lambda: self.js(SEEN, selector, text), f"{selector} shows {text!r}")
+    def sees(self, selector: str, *texts: str) -> WebElement:
+        """Wait until an element is seen with all of `texts` in it; the last such one."""
+        found: WebElement = self.until(lambda: self.js(SEEN, selector, texts), f"{selector} shows {texts}")
         return found
 
     def misses(self, selector: str) -> None:
         """Wait until no such element is seen."""
-        self.until(lambda: self.js(SEEN, selector, "") is None, f"{selector} is gone")
+        self.until(lambda: self.js(SEEN, selector, []) is None, f"{selector} is gone")
 
     # --- what a user does ---
 
@@ -142,9 +142,9 @@ class Browser:
         """Press keys, wherever the focus is."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
-    def click(self, selector: str, text: str = "") -> None:
-        """Click the last element that is seen and has `text`."""
-        self.sees(selector, text).click()
+    def click(self, selector: str, *texts: str) -> None:
+        """Click the last element that is seen and has `texts`."""
+        self.sees(selector, *texts).click()
 
     def say(self, text: str) -> None:
         """Send a message."""
@@ -154,7 +154,8 @@ class Browser:
         """The answer of that number, once it is complete."""
 
         found: list[WebElement] = self.until(
-            lambda: (answers := self.js(ANSWERS)) and len(answers) >= number and answers, f"{number} answers are complete"
+            lambda: (answers := self.js(ANSWERS)) and len(answers) >= number and answers,
+            f"{number} answers are complete",
         )
         return found[number - 1]
 

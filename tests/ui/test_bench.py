@@ -41,7 +41,7 @@ def begin(page: Browser, server: Live, tokens: int) -> None:
 
 
 def test_it_runs_as_many_clients_as_fit(page: Browser, eight: Live) -> None:
-    before = eight.metric("forgelm_generation_tokens_total")
+    before = eight.metric("forgelm_generated_tokens_total")
     begin(page, eight, 12)
     page.sees("#bench-log", "Done.")
     lines = [each.text for each in page.all("#bench-log li")]
@@ -50,7 +50,7 @@ def test_it_runs_as_many_clients_as_fit(page: Browser, eight: Live) -> None:
         found = re.match(r"(\d+) clients?: (\d+) answers, (\d+) tokens in [\d.]+ m?s · [\d.,]+ tok/s in all", line)
         assert found, line
         assert [int(each) for each in found.groups()] == [clients, 2 * clients, 24 * clients]
-    done = eight.metric("forgelm_generation_tokens_total") - before
+    done = eight.metric("forgelm_generated_tokens_total") - before
     # The warm-up answers twice with eight tokens.
     assert done == 12 * 2 * sum(levels) + 16
     assert len(page.all("#bench-plot circle.rate")) == len(page.all("#bench-plot circle.ttft")) == 4

@@ -21,7 +21,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def slow(starter_path: Path) -> Iterator[Live]:
     """A server whose answers are long, and take a while."""
-    with running(starter_path, fake={"step": 0.01, "script": script(starter_path, LONG)}) as server:
+    with running(starter_path, fake={"step": 0.005, "script": script(starter_path, LONG)}) as server:
         yield server
 
 
@@ -113,6 +113,17 @@ def test_an_answer_in_one_piece(page: Browser, rich: Live) -> None:
     assert "stream" not in page.bodies(CHAT)[-1]
     assert re.search(r"[\d.]+ tok/s · TTFT \d+ ms · prompt \d+", page.text(".figures"))
     page.behaved()
+
+
+def test_an_answer_in_one_piece_can_be_stopped(page: Browser, slow: Live) -> None:
+    page.open(base_of(slow)).click("#settings > summary")
+    page.click("#set-stream")
+    page.say("Tell me a long story.")
+    page.sees("#running", "1")
+    page.press(Keys.ESCAPE)
+    page.answer()
+    slow.idle()
+    assert page.text(".figures") == "stopped"
 
 
 def test_settings_are_sent_and_kept(page: Browser, rich: Live) -> None:
@@ -263,11 +274,10 @@ def test_nobody_is_asked_while_nobody_looks(page: Browser, rich: Live) -> None:
     page.driver.switch_to.new_window("tab")
     try:
         hidden = page.driver.current_window_handle
-        time.sleep(1.5)
         page.driver.switch_to.window(first)
         asked = len([each for each in page.requests() if each["url"].endswith("/status")])
         page.driver.switch_to.window(hidden)
-        time.sleep(2.5)
+        time.sleep(2.2)
         page.driver.switch_to.window(first)
         again = len([each for each in page.requests() if each["url"].endswith("/status")])
         assert again - asked <= 1, (asked, again)

@@ -33,7 +33,9 @@ def test_the_page_begins_to_load_every_module_at_once() -> None:
     assert {name for name in NAMES if name.endswith(".js")} <= sources("index.html")
 
 
-@pytest.mark.parametrize("word", ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"])
+@pytest.mark.parametrize(
+    "word", ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"]
+)
 def test_nothing_makes_html_of_text(word: str) -> None:
     assert not [name for name in NAMES if word in (UI / name).read_text(encoding="utf-8")]
 
@@ -76,7 +78,9 @@ def test_what_is_the_same_is_not_sent_again(rich: Live) -> None:
     assert rich.http.get("/ui/chat.js").headers["etag"] != etag
 
 
-@pytest.mark.parametrize("path", ["/ui/nothing.js", "/ui/", "/ui/..%2fauth.py", "/ui/%2e%2e/auth.py", "/ui/__init__.py"])
+@pytest.mark.parametrize(
+    "path", ["/ui/nothing.js", "/ui/", "/ui/..%2fauth.py", "/ui/%2e%2e/auth.py", "/ui/__init__.py"]
+)
 def test_there_is_nothing_else(rich: Live, path: str) -> None:
     answer = rich.http.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

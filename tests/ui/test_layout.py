@@ -14,13 +14,14 @@ from tests.ui.proxy import PREFIX, below_a_path
 pytestmark = pytest.mark.server
 
 VIEWS = ("chat", "bench", "models")
-REACHABLE = """return [...document.querySelectorAll("button, input, select, textarea, summary, a[href], [tabindex='0']")]
+REACHABLE = """const all = "button, input, select, textarea, summary, a[href], [tabindex='0']";
+    return [...document.querySelectorAll(all)]
     .filter((each) => each.checkVisibility() && !each.disabled).length"""
 HERE = """const e = document.activeElement, style = getComputedStyle(e);
     if (e === document.body) return null;
     document.reached ??= new Set(); document.reached.add(e);
-    return { count: document.reached.size, outlined: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
-        name: e.id || e.textContent.slice(0, 40) }"""
+    return { count: document.reached.size, name: e.id || e.textContent.slice(0, 40),
+        outlined: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 }"""
 OUTSIDE = """return [...document.querySelectorAll("body *")].filter((each) => each.checkVisibility())
     .filter((each) => !each.closest(".offscreen, pre, .table, svg, option"))
     .map((each) => [each.localName + "#" + each.id + "." + each.className, each.getBoundingClientRect()])
@@ -136,7 +137,8 @@ def test_less_motion_for_who_wants_less(page: Browser, rich: Live) -> None:
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     page.say("Hello")
     page.answer()
-    moving = "return [...document.querySelectorAll('*')].map((each) => getComputedStyle(each)).filter((style) => style.animationName !== 'none' || style.transitionDuration !== '0s').length"
+    moving = """return [...document.querySelectorAll("*")].map((each) => getComputedStyle(each))
+        .filter((style) => style.animationName !== "none" || style.transitionDuration !== "0s").length"""
     assert page.js(moving) == 0
 
 

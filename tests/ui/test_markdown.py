@@ -15,9 +15,10 @@ from tests.ui.texts import HOSTILE, RICH, script
 
 pytestmark = pytest.mark.server
 
-ALLOWED = set(
-    "a blockquote br button code del div em h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split()
-)
+ALLOWED = {
+    *("a", "blockquote", "br", "button", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p"),
+    *("pre", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
 RENDER = """const [texts, cuts, done] = arguments;
 import(new URL("ui/markdown.js", location.href)).then(({ Markdown }) => {
   const draw = (pieces) => {
@@ -28,15 +29,19 @@ import(new URL("ui/markdown.js", location.href)).then(({ Markdown }) => {
     return { html: root.innerHTML, text: root.textContent, blocks,
       tags: [...new Set([...root.querySelectorAll("*")].map((each) => each.localName))],
       attributes: [...new Set([...root.querySelectorAll("*")].flatMap((each) => each.getAttributeNames()))],
-      links: [...root.querySelectorAll("a")].map((each) => [each.getAttribute("href"), each.title, each.target, each.rel]) };
+      links: [...root.querySelectorAll("a")]
+        .map((each) => [each.getAttribute("href"), each.title, each.target, each.rel]) };
   };
   const cut = (text, size) => text.match(new RegExp(`[^]{1,${size}}`, "g")) ?? [];
   done(texts.map((text) => cuts.map((size) => draw(size ? cut(text, size) : [text]))));
 }).catch((error) => done(String(error)));"""
-FRAGMENTS = """* ** _ __ ~~ ` `` ``` ~~~ [ ] ( ) ![ ]( ](https://a.b/c) < > <b> <!-- & &amp; &lt; \\ | --- # ## > >> - 1. 2) + : word
-https://x.y/z? http:// javascript: word 日本 🙂 \u2028 \u202e <br> [x](data:a) <https://q.r> [ ] [x]""".split(" ") + [
-    "\n", "\n\n", "  ", "    ", "\t", "\n- ", "\n  - ", "\n> ", "\n```\n", "\n| a | b |\n|---|---|\n", "\r\n", "| 1 | 2 |\n",
-]  # fmt: skip
+FRAGMENTS = [
+    *("*", "**", "_", "__", "~~", "`", "``", "```", "~~~", "[", "]", "(", ")", "![", "](", "](https://a.b/c)"),
+    *("<", ">", "<b>", "<!--", "&", "&amp;", "&lt;", "\\", "|", "---", "#", "##", ">>", "-", "1.", "2)", "+", ":"),
+    *("word", "https://x.y/z?", "http://", "javascript:", "日本", "🙂", "\u2028", "\u202e", "<br>", "[x](data:a)"),
+    *("<https://q.r>", "[ ]", "[x]", "\n", "\n\n", " ", "  ", "    ", "\t", "\r\n", "\n- ", "\n  - ", "\n> "),
+    *("\n```\n", "\n| a | b |\n|---|---|\n", "| 1 | 2 |\n"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +166,17 @@ def test_any_text_streamed_or_not_is_the_same_and_harmless(renderer: Browser, se
         assert len({each["html"] for each in drawn}) == 1, text
         assert [each["blocks"] for each in drawn[1:]] == [drawn[0]["blocks"]] * 2, text
         assert set(drawn[0]["tags"]) <= ALLOWED, text
-        assert set(drawn[0]["attributes"]) <= {"class", "href", "title", "target", "rel", "start", "tabindex", "type", "aria-label"}
+        assert set(drawn[0]["attributes"]) <= {
+            "class",
+            "href",
+            "title",
+            "target",
+            "rel",
+            "start",
+            "tabindex",
+            "type",
+            "aria-label",
+        }
         assert all(href.split(":")[0] in ("http", "https", "mailto") for href, *_ in drawn[0]["links"]), text
 
 

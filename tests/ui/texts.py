@@ -18,9 +18,11 @@ def script(model: Path, text: str) -> list[int]:
 
 HOSTILE = """<script>window.pwned = 1</script> and <img src=x onerror="window.pwned = 2">
 
-[click](javascript:window.pwned=3) [data](data:text/html,<script>window.pwned=4</script>) ![picture](https://example.com/a.png)
+[click](javascript:window.pwned=3) [data](data:text/html,<script>window.pwned=4</script>)
+![picture](https://example.com/a.png)
 
-<a href="javascript:window.pwned=5">raw</a> <iframe srcdoc="<script>parent.pwned=6</script>"></iframe> <javascript:window.pwned=7>
+<a href="javascript:window.pwned=5">raw</a> <iframe srcdoc="<script>parent.pwned=6</script>"></iframe>
+<javascript:window.pwned=7>
 
 [fine](https://example.com/?a=1&b=2 "title") [java&#115;cript](java&#115;cript:window.pwned=8) [rel](/v1/models/unload)
 

@@ -18,7 +18,7 @@ export class Unreachable extends Error {
   }
 }
 
-/** Tells of "unauthorized" (detail: the server's words) and "key" (there is a new one). */
+/** Tells of "unauthorized" (a key is missing or wrong), "key" (there is a new one) and "loading" (a model begins to). */
 export const bus = new EventTarget();
 
 let key = kept("key", "");
@@ -49,7 +49,7 @@ export async function request(path, { method = "GET", body, signal, accept = "ap
   }
   if (response.ok) return response;
   const failure = new ApiError(response.status, await problem(response));
-  if (failure.status === 401) bus.dispatchEvent(new CustomEvent("unauthorized", { detail: failure.message }));
+  if (failure.status === 401) bus.dispatchEvent(new Event("unauthorized"));
   throw failure;
 }
 

@@ -19,9 +19,11 @@ const log = byId("bench-log");
 let control = null;
 /** From `/status`. */
 let slots = 1;
+let shown = null;
 
 export function beginBench() {
   start.addEventListener("click", () => (control ? stopBench() : run()));
+  new ResizeObserver(() => shown && draw(shown)).observe(byId("bench-plot"));
 }
 
 /** The most requests the server computes at once. */
@@ -115,5 +117,8 @@ function write(line) {
 }
 
 function draw(results) {
-  byId("bench-plot").replaceChildren(plot(results));
+  shown = results;
+  const place = byId("bench-plot");
+  // As wide as there is room, so that its words have the size of all others.
+  place.replaceChildren(plot(results, Math.max(280, Math.min(640, place.clientWidth))));
 }

@@ -20,6 +20,7 @@ export function count(value) {
 
 /** Tokens per second and the like: two figures that matter. */
 export function rate(value) {
+  if (value === 0) return "0";
   return value >= 100 ? count(value) : value.toFixed(value >= 10 ? 1 : 2);
 }
 

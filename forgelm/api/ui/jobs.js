@@ -34,7 +34,9 @@ export async function refreshJobs() {
   try {
     jobs = (await json("registry/downloads")).downloads;
   } catch (error) {
-    if (error.status !== 401) say(byId("jobs-state"), error.message);
+    // Once there is a key, the view is opened anew.
+    if (error.status === 401) return;
+    say(byId("jobs-state"), error.message);
     again();
     return;
   }

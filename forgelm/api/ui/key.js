@@ -8,10 +8,10 @@ const field = byId("key-field");
 const problem = byId("key-problem");
 
 export function beginKey() {
-  bus.addEventListener("unauthorized", ({ detail }) => {
+  bus.addEventListener("unauthorized", () => {
     byId("key-open").hidden = false;
     // The first time nobody has done anything wrong yet.
-    show(hasKey() ? `That key isn't right: ${detail}` : "");
+    show(hasKey() ? "That key isn't right." : "");
   });
   panel.addEventListener("submit", (event) => {
     event.preventDefault();

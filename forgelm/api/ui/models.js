@@ -5,6 +5,10 @@ import { byId, el, say } from "./dom.js";
 
 const select = byId("model");
 
+/** How many looks at the status pass between two at the list, which others may make longer. */
+const EVERY = 10;
+
+let looks = 0;
 let loading = "";
 /** Ids of models that embed or rerank: they run beside the chat model and can't be talked to. */
 let beside = new Set();
@@ -12,6 +16,7 @@ let listed = [];
 
 export function beginModels() {
   select.addEventListener("change", () => load(select.value));
+  select.addEventListener("focus", refreshModels);
   byId("notice-close").addEventListener("click", () => notice(""));
   bus.addEventListener("key", refreshModels);
   refreshModels();
@@ -35,8 +40,9 @@ export function noteStatus(status) {
   beside = new Set(others.filter(({ kind }) => kind !== "chat").map(({ id }) => id));
   const shown = listed.find(({ loaded }) => loaded)?.id;
   const now = chat?.state === "ready" ? chat.id : undefined;
-  if (!loading && shown !== now) refreshModels();
-  else if (!loading && [...select.options].some(({ value }) => beside.has(value))) draw();
+  looks += 1;
+  if (!loading && (shown !== now || looks % EVERY === 0)) refreshModels();
+  draw();
   showProgress(status);
 }
 
@@ -65,13 +71,17 @@ export function notice(text) {
 function draw() {
   const chat = listed.filter(({ id }) => !beside.has(id));
   const present = loading || (chat.find(({ loaded }) => loaded) ?? chat[0])?.id;
+  select.disabled = loading !== "" || chat.length === 0;
+  // Made anew only where it differs: somebody may be choosing.
+  const shape = JSON.stringify([present, chat.map(({ id, loaded }) => [id, loaded])]);
+  if (select.dataset.shown === shape && select.value === present) return;
+  select.dataset.shown = shape;
   const option = ({ id }) => el("option", { value: id, selected: id === present }, id);
   const group = (label, models) => (models.length ? el("optgroup", { label }, models.map(option)) : null);
   select.replaceChildren(...[
     group("Loaded", chat.filter(({ loaded }) => loaded)),
     group("On this machine", chat.filter(({ loaded }) => !loaded)),
   ].filter(Boolean));
-  select.disabled = loading !== "" || chat.length === 0;
 }
 
 function showProgress({ state, percent, reason }) {

@@ -3,24 +3,23 @@
 import { svg } from "./dom.js";
 import * as format from "./format.js";
 
-const WIDTH = 560;
 const HEIGHT = 260;
 const LEFT = 56;
-const RIGHT = 62;
+const RIGHT = 52;
 const TOP = 34;
 const BOTTOM = 38;
 const STEPS = 4;
 
-/** The plot of `[{ clients, rate, ttft }]`; without any, its empty axes. */
-export function plot(results) {
+/** The plot of `[{ clients, rate, ttft }]`, so many pixels wide; without any, its empty axes. */
+export function plot(results, width) {
   const words = results.map(({ clients, rate, ttft }) => `${clients} clients: ${format.rate(rate)} tokens per second, TTFT ${format.seconds(ttft)}`);
   const label = results.length ? words.join("; ") : "No results yet";
-  const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, class: "plot" });
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label, class: "plot" });
   const rates = scale(results.map(({ rate }) => rate));
   const times = scale(results.map(({ ttft }) => 1000 * ttft));
-  drawn.append(...grid(rates, times), ...names());
+  drawn.append(...grid(rates, times, width), ...names(width));
   if (!results.length) return drawn;
-  const x = (at) => (results.length === 1 ? 0.5 : at / (results.length - 1)) * (WIDTH - LEFT - RIGHT - 40) + LEFT + 20;
+  const x = (at) => (results.length === 1 ? 0.5 : at / (results.length - 1)) * (width - LEFT - RIGHT - 40) + LEFT + 20;
   results.forEach(({ clients }, at) => drawn.append(text(x(at), HEIGHT - BOTTOM + 17, String(clients), "middle")));
   const series = (kind, points) => {
     drawn.append(svg("polyline", { class: `line ${kind}`, points: points.map((point) => point.join()).join(" ") }));
@@ -47,22 +46,22 @@ function text(x, at, words, anchor, kind = "") {
   return svg("text", { x, y: at, "text-anchor": anchor, class: kind }, words);
 }
 
-function grid(rates, times) {
+function grid(rates, times, width) {
   return Array.from({ length: STEPS + 1 }, (_, step) => {
     const at = y(step / STEPS);
     return [
-      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at }),
+      svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: at, y2: at }),
       text(LEFT - 8, at + 4, short((rates * step) / STEPS), "end"),
-      text(WIDTH - RIGHT + 8, at + 4, short((times * step) / STEPS), "start"),
+      text(width - RIGHT + 8, at + 4, short((times * step) / STEPS), "start"),
     ];
   }).flat();
 }
 
-function names() {
+function names(width) {
   return [
     text(LEFT - 8, 16, "tok/s", "end", "name rate"),
-    text(WIDTH - 2, 16, "TTFT, ms", "end", "name ttft"),
-    text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, "clients at once", "middle"),
+    text(width - 2, 16, "TTFT, ms", "end", "name ttft"),
+    text((LEFT + width - RIGHT) / 2, HEIGHT - 4, "clients at once", "middle"),
   ];
 }
 
