@@ -26,8 +26,14 @@ COMMIT = "0c1e57098"
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
 _LEVELS = {1: "debug", 2: "debug", _WARN: "warning", _ERROR: "error"}
-# Said on every load of a model that leaves tensors unused or has no tokenizer.ggml.pre; nothing a user can act on.
-_NOISE = ("unused tensor", "control-looking token", "special_eos_id is not in special_eog_ids")
+# Said on every load of a model that leaves tensors unused or has no tokenizer.ggml.pre, or because its context is as we
+# ask for it: larger than it was trained for where requests share it or llama.cpp rounds it up, smaller where that is
+# wanted, with whole windows so that prefixes can be kept. Nothing a user can act on.
+_NOISE = (
+    *("unused tensor", "control-looking token", "special_eos_id is not in special_eog_ids"),
+    *("possible training context overflow", "using full-size SWA cache"),
+    "the full capacity of the model will not be utilized",
+)
 
 
 class BuildInfo(msgspec.Struct, frozen=True):
