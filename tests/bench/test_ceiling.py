@@ -1,20 +1,21 @@
 """What a token costs, on real models and made-up headers; and what this machine does per second."""
 
+import math
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 
 from forgelm.bench.ceiling import LEAST_BYTES, MOST_BYTES, array_bytes, measure_ceiling, measure_cpu, rate_gpu
 from forgelm.bench.weights import parts_of, read_weights, weights_of
 from forgelm.errors import MachineError, ModelError
 from forgelm.gguf.header import Header, Tensor
+from forgelm.gguf.parse import read
 
 
 def sizes(path: Path) -> dict[str, tuple[int, int]]:
-    """Name → bytes and elements of each tensor, by another reader."""
-    return {tensor.name: (int(tensor.n_bytes), int(tensor.n_elements)) for tensor in gguf.GGUFReader(path).tensors}
+    """Name → bytes and elements of each tensor, by another reader than ggml's."""
+    return {tensor.name: (tensor.bytes, math.prod(tensor.shape)) for tensor in read(path).header.tensors}
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
