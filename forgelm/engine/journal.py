@@ -18,6 +18,11 @@ class Journal:
         """How many of each are open."""
         self._log = log.get("engine")
 
+    @property
+    def open(self) -> int:
+        """Requests that haven't ended."""
+        return len(self._names)
+
     def taken(self, request: Generate) -> None:
         """One came."""
         name = self._names[request.id] = request.name or str(request.id)
