@@ -54,7 +54,8 @@ class Loop:
         outcome = self._backend.run(plan)
         deltas = scheduler.apply(plan, outcome, time.monotonic())
         started = scheduler.take_started()
-        self._channel.send(Step(tuple(deltas), scheduler.stats(plan, outcome), started))
+        stats = scheduler.stats(plan, outcome)
+        self._channel.send(Step(tuple(deltas), stats, started, scheduler.take_admissions()))
         self._journal.begun(started)
         self._journal.went(deltas)
 

@@ -34,7 +34,11 @@ class Requests:
         self.ttft = book.histogram("time_to_first_token_seconds", "From arrival to the first token of a choice", TTFT)
         self.itl = book.histogram("inter_token_seconds", "Between consecutive tokens of one choice", ITL)
         self.seconds = book.histogram("request_seconds", "From arrival to the end of a whole answer", REQUEST)
-        self.queue = book.histogram("request_queue_seconds", "In the queue, of whole answers", REQUEST)
+        self.queue = book.histogram(
+            "request_queue_seconds",
+            "Before anything was computed, of whole answers: preparing, a model that had to be loaded, the queue",
+            REQUEST,
+        )
         self.prefill = book.histogram(
             "request_prefill_seconds", "From leaving the queue to the first token, of whole answers", REQUEST
         )
@@ -83,7 +87,8 @@ class Requests:
     def answered(self, seconds: float, times: Timings, prompt: int, generated: int) -> None:
         """An answer is whole, `seconds` after its request came; lengths in tokens."""
         self.seconds.labels().observe(seconds)
-        self.queue.labels().observe(max(0.0, times.queue))
+        # Not the engine's figure: while a step runs requests lie in its socket, and it knows nothing of them.
+        self.queue.labels().observe(max(0.0, seconds - times.prefill - times.decode))
         self.prefill.labels().observe(max(0.0, times.prefill))
         self.decode.labels().observe(max(0.0, times.decode))
         self.prompt_length.labels().observe(prompt)

@@ -35,7 +35,7 @@ def health_routes(service: Service, observed: Observed, scraper_keys: tuple[str,
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         if scraper_keys:
             require_key(request.headers, scraper_keys)
-        return Response(await observed.scrape(), media_type=CONTENT_TYPE)
+        return Response(await observed.scrape(), headers={"content-type": CONTENT_TYPE})
 
     return [livez, readyz, health, metrics]
 
