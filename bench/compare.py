@@ -58,7 +58,8 @@ def report(scenario: str, samples: Samples, options: Options, opponent: Opponent
     """Print the scenario's table; returns its part of the JSON line."""
     if not samples.ours:
         return {"samples": samples.as_json()}
-    results = samples.results(scenario, options.aa)
+    # The bars are what is wanted against the reference.
+    results = samples.results(scenario, bars=not options.aa and opponent.name == opponents.REFERENCE)
     competing = samples.competing()
     print(f"\n## {TITLES[scenario]}{_versus(scenario, options, opponent)}\n\n{table(results)}\n")
     print(

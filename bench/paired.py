@@ -48,9 +48,9 @@ class Samples:
     """Pairs that were dropped and measured again."""
     interrupted: bool = False
 
-    def results(self, scenario: str, aa: bool) -> list[Result]:
-        """The scenario's rows; without bars in an A/A run, where they mean nothing."""
-        rows = [replace(row, bar=None) if aa else row for row in ROWS[scenario]]
+    def results(self, scenario: str, bars: bool) -> list[Result]:
+        """The scenario's rows; without `bars` where they mean nothing."""
+        rows = [row if bars else replace(row, bar=None) for row in ROWS[scenario]]
         return [
             # A server that runs already shows no memory.
             evaluate(row, *([one.get(row.metric, math.nan) for one in side] for side in (self.ours, self.theirs)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.load import Metrics
 from bench.opponents import Opponent
-from bench.scenarios import Work
+from bench.scenarios import Work, uses_peer_flags
 from forgelm import __version__
 from forgelm.bench.machine import make_result
 from forgelm.bench.result import Row, Spread, Subject, to_line
@@ -31,11 +31,23 @@ def write(
     with file.open("a", encoding="utf-8") as lines:
         for subject, measurements in sides:
             for metrics in measurements:
-                row = to_row(scenario, clients[scenario], metrics)
+                row = to_row(scenario, clients[scenario], metrics, settings(scenario, work))
                 lines.write(to_line(make_result("run", subject, None, [row])) + "\n")
 
 
-def to_row(scenario: str, clients: int, metrics: Metrics) -> Row:
+def settings(scenario: str, work: Work) -> dict[str, str | int | float | bool]:
+    """What both sides were told that another run may not be."""
+    told: dict[str, str | int | float | bool] = {"threads": work.settings.threads, "context": work.settings.context}
+    if work.chat:
+        told["chat"] = True
+    if uses_peer_flags(scenario):
+        told["peer_flags"] = work.peer_flags
+    return told
+
+
+def to_row(
+    scenario: str, clients: int, metrics: Metrics, told: dict[str, str | int | float | bool] | None = None
+) -> Row:
     """One measurement. A failed request ends the comparison, so there is none in it."""
     return Row(
         workload=scenario,
@@ -51,6 +63,7 @@ def to_row(scenario: str, clients: int, metrics: Metrics) -> Row:
         ttft=_spread("ttft", metrics),
         itl=_spread("itl", metrics),
         e2e=_spread("e2e", metrics),
+        settings=told or {},
     )
 
 

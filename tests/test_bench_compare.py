@@ -1,5 +1,6 @@
 """How the comparison pairs its measurements, and what it tells the servers. No server is started."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -62,10 +63,10 @@ def test_pairs_alternate_and_both_sides_get_the_same_texts(calls: Calls) -> None
         ("theirs", 53),
         ("ours", 53),
     ]
-    results = {result.row.title: result for result in samples.results("shared", aa=False)}
+    results = {result.row.title: result for result in samples.results("shared", bars=True)}
     assert results["TTFT p50"].estimate.median == pytest.approx(0.25)
     assert results["TTFT p50"].verdict() == "met (no interval)"
-    hybrid_rows = {result.row.title: result for result in samples.results("shared-hybrid", aa=False)}
+    hybrid_rows = {result.row.title: result for result in samples.results("shared-hybrid", bars=True)}
     reused = hybrid_rows["cached, of all prompts but one"]
     assert (reused.ours, reused.theirs, reused.verdict()) == (85.0, 40.0, "MISSED (no interval)")
 
@@ -138,3 +139,11 @@ def test_the_hybrid_is_written_once(tmp_path: Path, starter_path: Path, monkeypa
     assert hybrid.model(starter_path) == first
     assert first.stat().st_mtime_ns == written
     assert [path.suffix for path in first.parent.iterdir()] == [".gguf"]
+
+
+def test_bars_are_those_against_llama_server(calls: Calls) -> None:
+    samples = paired.run_pairs("shared", options(1), LLAMA)
+    other = replace(LLAMA, name="another")
+    assert any(row["verdict"] for row in compare.report("shared", samples, options(1), LLAMA)["rows"])
+    for where in ((options(1), other), (options(1, aa=True), LLAMA)):
+        assert not any(row["verdict"] for row in compare.report("shared", samples, *where)["rows"])

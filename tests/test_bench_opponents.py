@@ -142,7 +142,7 @@ def test_a_running_server_is_measured_and_written_down(
     assert 0 < row.ttft.p50 <= row.e2e.p50 <= row.seconds
     assert results[0].subject.sha256
     assert regress.main([str(out), str(out)]) == 0
-    assert "ours, http8, 8 clients" in capsys.readouterr().out
+    assert "ours, http8, 8 clients, chat=True, context=4096, threads=3" in capsys.readouterr().out
 
 
 def test_scenarios_with_other_figures_write_no_line(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def exposition(starter_path: Path) -> Iterator[str]:
 def exposed(exposition: str) -> Exposed:
     """All samples: that server's, and those of cards, side models, guesses and errors, which it hasn't."""
     found = exposed_by(exposition)
-    for name, labels in exposed_by(eventful().render()[0].decode()).items():
+    for name, labels in exposed_by(eventful().render().decode()).items():
         found.setdefault(name, set()).update(labels)
     return found
 

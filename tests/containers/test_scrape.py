@@ -113,6 +113,8 @@ def test_sums_agree_with_the_clients_clock(scraped: Scraped) -> None:
     assert value("forgelm_request_seconds_sum") == pytest.approx(whole, rel=AGREE)
     assert value("forgelm_request_decode_seconds_sum") == pytest.approx(decode, rel=AGREE)
     assert value("forgelm_time_to_first_token_seconds_sum") == pytest.approx(first, rel=AGREE)
+    before = value("forgelm_request_queue_seconds_sum + forgelm_request_prefill_seconds_sum")
+    assert before == pytest.approx(sum(answer.first for answer in answers), rel=AGREE)
 
 
 def test_every_panel_can_be_drawn(scraped: Scraped) -> None:
