@@ -1,9 +1,10 @@
 """A client for any OpenAI-compatible server that costs almost nothing while it measures.
 
 On two cores the client competes with the server it measures. So each request has a connection of its own on a bare
-asyncio transport, over TLS where the URL says so, and what arrives is only stamped and kept: about 25 µs of CPU per token
-with decoding it afterwards, where httpx takes 175 while it measures (`bench/client_cpu.py`). Connecting isn't part of a
-latency, as for clients that keep their connections, unless a request is late by it. Knows nothing of workloads.
+asyncio transport, over TLS where the URL says so, and what arrives is only stamped and kept: about 25 µs of CPU per
+token with decoding it afterwards, where httpx takes 175 while it measures (`bench/client_cpu.py`). Connecting isn't
+part of a latency, as for clients that keep their connections, unless a request is late by it. Knows nothing of
+workloads.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ TIMEOUT = 600.0
 CONNECT_TIMEOUT = 20.0
 DONE_LINE = b"data: " + DONE
 LAST_CHUNK = b"0\r\n\r\n"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TAIL = 32
 """Bytes kept to find marks that the network has cut in two."""
 
@@ -215,7 +217,8 @@ async def reach(endpoint: Endpoint) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             _, writer = await asyncio.open_connection(address.host, address.port, ssl=address.tls)
     except (OSError, TimeoutError) as error:
-        raise ForgeError(f"nothing answers at {endpoint.base}: {_why(error)}") from None
+        hint = "; start a server with `forgelm serve`" if address.host in LOOPBACK else ""
+        raise ForgeError(f"nothing answers at {endpoint.base}: {_why(error)}{hint}") from None
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

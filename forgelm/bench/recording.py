@@ -41,7 +41,7 @@ class Recording:
         """`text` writes the bodies too."""
         try:
             # Traces are their users' business: nobody else may read them.
-            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
         except FileExistsError:
             raise ConfigError(f"{path} exists already: a trace is one recording") from None
         except OSError as error:
@@ -53,6 +53,8 @@ class Recording:
         self._number = 0
         self.written = 0
         """Requests."""
+        self.problem = ""
+        """Why nothing is written any more; what passes through passes all the same."""
         self._write(Head(FORMAT, datetime.now(UTC).isoformat(timespec="seconds"), __version__, text))
 
     def __enter__(self) -> "Recording":
@@ -70,18 +72,18 @@ class Recording:
             return None
         try:
             body = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if not isinstance(body, dict):
+            if not isinstance(body, dict):
+                return None
+            found = shape_of(self._number, at - self._begun, route, body, self._shapes)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None
         self._number += 1
-        found = shape_of(self._number - 1, at - self._begun, route, body, self._shapes)
         return msgspec.structs.replace(found, body=body) if self._text else found
 
     def end(self, request: Recorded, began: float, response: Response) -> None:
         """It has been answered, or the connection has ended."""
-        self.written += 1
         self._write(self._answered(request, began, response))
+        self.written += not self.problem
 
     def _answered(self, request: Recorded, began: float, response: Response) -> Recorded:
         if not response.headers or not response.body:
@@ -106,8 +108,12 @@ class Recording:
         )
 
     def _write(self, line: Any) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
+        if self.problem:
+            return
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            self.problem = error.strerror or str(error)
 
 
 def _plain(response: Response) -> Pieces:

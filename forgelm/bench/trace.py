@@ -31,6 +31,7 @@ FORMS = (
     "json_schema", "grammar",
 )  # fmt: skip
 _HASH_BYTES = 8
+_LARGEST = 2**53
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,7 +57,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool
     max_tokens: int | None = None
     choices: int = 1
-    sampling: dict[str, float | bool] = {}
+    sampling: dict[str, int | float | bool] = {}
     form: bool = False
     """Whether the answer was to have one."""
     tools: int = 0
@@ -143,8 +144,8 @@ def _text(content: Any) -> str:
 
 def shape_of(number: int, at: float, route: str, body: Mapping[str, Any], shapes: Shapes) -> Recorded:
     """A request as it is recorded when it arrives: fields of known names, and of them numbers alone."""
-    longest = body.get("max_completion_tokens", body.get("max_tokens"))
-    choices = body.get("n")
+    longest = _count(body.get("max_completion_tokens", body.get("max_tokens")))
+    choices = _count(body.get("n"))
     stops, tools = body.get("stop"), body.get("tools")
     return Recorded(
         number=number,
@@ -152,19 +153,31 @@ def shape_of(number: int, at: float, route: str, body: Mapping[str, Any], shapes
         route=route,
         parts=shapes.parts(route, body),
         stream=body.get("stream") is True,
-        max_tokens=longest if isinstance(longest, int) else None,
-        choices=choices if isinstance(choices, int) else 1,
-        sampling={name: body[name] for name in SAMPLING if isinstance(body.get(name), int | float)},
+        max_tokens=longest,
+        choices=choices or 1,
+        sampling={name: body[name] for name in SAMPLING if _is_number(body.get(name))},
         form=any(body.get(name) for name in FORMS),
         tools=len(tools) if isinstance(tools, list) else 0,
         stops=len(stops) if isinstance(stops, list) else int(stops is not None),
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is one that every reader of JSON can hold."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+
+
 def read_trace(path: Path) -> tuple[Head, list[Recorded]]:
-    """A trace in the order of arrival. Raises `ConfigError` for a file that is none."""
+    """A trace in the order of arrival. Raises `ConfigError` for a file that is none.
+
+    What comes after the last end of a line was being written when the recording was killed, and is passed over.
+    """
     try:
-        head, *lines = path.read_bytes().splitlines()
+        head, *lines = path.read_bytes().split(b"\n")[:-1]
         first = msgspec.json.decode(head, type=Head)
         if first.trace > FORMAT:
             raise ConfigError(f"{path.name} was written by a later version of forgelm")

@@ -1,5 +1,6 @@
 """What the commands that measure a server share: lists on the command line, whom to measure, how far it is, the end."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,8 +63,8 @@ class Server(NamedTuple):
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of `Server`."""
     options = (
-        click.option("--url", default="", envvar="FORGELM_URL", help="A server that runs; key in FORGELM_API_KEY.  "
-                     f"[default: {DEFAULT_URL}]"),
+        click.option("--url", default="", help="A server that runs; its key in FORGELM_API_KEY.  "
+                     f"[default: FORGELM_URL, or {DEFAULT_URL}]"),
         click.option("--model", default="", help="With --url, the name to ask for; else a GGUF to serve meanwhile."),
         click.option("--profile", default="", help="Serve this profile meanwhile: a name or TOML file."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
@@ -88,7 +89,10 @@ def target_of(server: Server) -> Iterator["Target"]:
     if server.url and (server.profile or server.settings):
         raise ConfigError("--url names a server that runs: --profile and --set are for one that is started")
     if server.url or not (server.profile or server.model or server.settings):
-        yield Target(Endpoint(server.url or DEFAULT_URL, own_key(), server.model), server.model_file)
+        yield Target(
+            Endpoint(server.url or os.environ.get("FORGELM_URL") or DEFAULT_URL, own_key(), server.model),
+            server.model_file,
+        )
         return
 
     from forgelm.bench.serving import serving

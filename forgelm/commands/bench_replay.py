@@ -9,7 +9,7 @@ import click
 import rich_click
 
 from forgelm.commands.bench_options import DEFAULT_URL, Server, finish, hooks, server_options, target_of
-from forgelm.errors import ConfigError
+from forgelm.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
     from forgelm.bench.rows import Planned
@@ -87,7 +87,7 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 async def _record(url: str, output: Path, host: str, port: int, *, text: bool) -> int:
-    """Until a signal comes. The number of requests written down."""
+    """Until a signal comes. The number of requests written down. Raises `MachineError` when the disk got full."""
     from forgelm.bench.client import Endpoint, reach
     from forgelm.bench.recording import Proxy, Recording
 
@@ -104,4 +104,6 @@ async def _record(url: str, output: Path, host: str, port: int, *, text: bool) -
         await over.wait()
         server.close()
         await proxy.close()
+    if recording.problem:
+        raise MachineError(f"only {recording.written} requests could be written to {output}: {recording.problem}")
     return recording.written

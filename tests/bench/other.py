@@ -119,9 +119,14 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         self.other.raw.append((self.path, data))
         self.other.hosts.append(self.headers["Host"])
-        body = json.loads(data)
+        try:
+            body = json.loads(data)
+            keys = body.keys()
+        except (ValueError, AttributeError, RecursionError):
+            self.close_connection = True
+            return
         habits = self.other.habits
-        refused = sorted(habits.refuses & body.keys())
+        refused = sorted(habits.refuses & keys)
         status = self.other.next_status()
         if refused:
             self._json(400, {"error": {"message": f"Unrecognized request argument supplied: {refused[0]}"}})

@@ -59,7 +59,9 @@ def free_port() -> int:
 
 
 def test_nobody_there_is_one_line() -> None:
-    with pytest.raises(ForgeError, match=r"^nothing answers at http://127.0.0.1:\d+/v1: the connection is refused$"):
+    with pytest.raises(
+        ForgeError, match=r"^nothing answers at http://127.0.0.1:\d+/v1: the connection is refused; start a"
+    ):
         asyncio.run(reach(Endpoint(f"http://127.0.0.1:{free_port()}")))
 
 

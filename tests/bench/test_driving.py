@@ -64,6 +64,12 @@ def test_conversations_are_cached_and_unique_prompts_are_not(starter_path: Path)
     assert unique.cached_tokens < unique.prompt_tokens / 4
 
 
+def test_a_hundred_clients_are_answered(starter_path: Path) -> None:
+    with running(starter_path, limits={"queue": 200}) as live:
+        row = driven(f"http://127.0.0.1:{live.port}", "hundred", Closed(100, 100), Sizes(30, 4))
+    assert (row.clients, row.requests, row.failed, row.output_tokens) == (100, 100, 0, 400)
+
+
 def test_so_many_clients_ask_at_once() -> None:
     with other(seconds=0.02) as server:
         row = driven(server.url, "unique", Closed(5, 10), terms=TERMS)
@@ -85,9 +91,9 @@ def test_a_loop_by_time_begins_nothing_after_it_and_drains() -> None:
 def test_llama_server_or_another_is_measured_just_so(starter_path: Path) -> None:
     program = destination() / "llama-server"
     with llama_server(program, starter_path, free_port()) if program.is_file() else other() as server:
-        row = driven(server.url, "conversations", Closed(2, 6))
-    assert (row.requests, row.failed, row.output_tokens) == (6, 0, 36)
-    assert row.prompt_tokens > 6 * 30
+        row = driven(server.url, "conversations", Closed(1, 3))
+    assert (row.requests, row.failed, row.output_tokens) == (3, 0, 18)
+    assert row.prompt_tokens > 3 * 30
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -129,8 +135,8 @@ def test_forms_that_are_no_json_are_noted() -> None:
 
 def test_structured_answers_of_a_real_model_are_json(starter_path: Path) -> None:
     with running(starter_path, real=True) as live:
-        row = driven(f"http://127.0.0.1:{live.port}", "structured", Closed(2, 2), Sizes(60, 28))
-    assert (row.requests, row.failed) == (2, 0)
+        row = driven(f"http://127.0.0.1:{live.port}", "structured", Closed(1, 1), Sizes(30, 28))
+    assert (row.requests, row.failed) == (1, 0)
     assert not [note for note in row.notes if "JSON" in note]
 
 

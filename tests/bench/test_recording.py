@@ -170,6 +170,16 @@ def test_a_server_that_is_not_there_is_a_502(tmp_path: Path) -> None:
     assert "can't be reached" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"nonsense", b"[]", b'"x"', b'{"messages": [[["' + b"x" * 70_000])
+def test_what_can_not_be_read_passes_all_the_same(data: bytes, tmp_path: Path) -> None:
+    with other() as server, tap(server.url, tmp_path / "t.jsonl") as proxy:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        raw(proxy.port, head.encode() + data)
+        assert [each for _, each in server.raw] == [data]
+        assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200
+    assert len(proxy.read()[1]) == 1
+
+
 def test_what_is_no_http_is_hung_up_on(tmp_path: Path) -> None:
     with other() as server, tap(server.url, tmp_path / "t.jsonl") as proxy:
         assert raw(proxy.port, b"nonsense\r\n\r\n") == b""
@@ -299,3 +309,16 @@ def test_many_clients_at_once_are_kept_apart(tmp_path: Path) -> None:
     assert sorted(each.output_tokens or 0 for each in recorded) == list(range(1, 13))
     assert sorted(each.number for each in recorded) == list(range(12))
     assert all(each.max_tokens == each.output_tokens for each in recorded)
+
+
+def test_a_full_disk_stops_the_recording_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with other() as server, tap(server.url, tmp_path / "t.jsonl") as proxy:
+        assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200
+        assert proxy.recording
+        until(lambda: proxy.recording and proxy.recording.written == 1, "it is written down")
+        with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
+            patch.setattr(proxy.recording, "_file", full)
+            assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200
+            until(lambda: proxy.recording and proxy.recording.problem, "the disk is full")
+        assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200
+    assert (proxy.recording.written, proxy.recording.problem) == (1, "No space left on device")

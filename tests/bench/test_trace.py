@@ -131,3 +131,17 @@ def test_a_trace_is_in_the_order_of_arrival(tmp_path: Path) -> None:
     head, recorded = read_trace(path)
     assert head == Head(1, "t", "0", True)
     assert [each.number for each in recorded] == [0, 1]
+
+
+def test_what_is_no_number_does_not_spoil_the_trace(tmp_path: Path) -> None:
+    body = {**said("x"), "max_tokens": True, "n": -1, "seed": 10**30, "top_k": 7, "temperature": None, "top_p": 0.5}
+    found = shape(body, Shapes())
+    assert (found.max_tokens, found.choices, found.sampling) == (None, 1, {"top_k": 7, "top_p": 0.5})
+    assert json.loads(msgspec.json.encode(found))["sampling"] == {"top_k": 7, "top_p": 0.5}
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Recorded) == found
+
+
+def test_a_line_that_was_not_finished_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f'{{"trace":1,"taken":"","forgelm":"","text":false}}\n{{"number":0,"at":1,"route":"{CHAT}","par')
+    assert read_trace(path)[1] == []
