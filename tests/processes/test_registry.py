@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from prometheus_client.utils import floatToGoString
 
 from tests.models import starter_profile
 from tests.processes.serving import Served, alive, serve, until
@@ -204,6 +205,27 @@ def test_events_of_a_download(tmp_path: Path, hub: LocalHub, starter_path: Path)
         states = [json.loads(line.removeprefix("data: ")) for line in lines]
         assert states[-1]["state"] == "done"
         assert len({state["bytes"] for state in states}) > 3
+
+
+def test_downloads_in_the_metrics(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
+    """What the registry said at the scrape before: a scrape doesn't wait for it."""
+    hub.faults.rate = 40e6
+    with serving(tmp_path, hub, "--model", str(starter_path)) as server:
+        server.ready()
+        answering(server)
+
+        def scraped() -> str:
+            return server.http.get(f"{server.base}/metrics").text
+
+        until(lambda: "forgelm_downloads_running 0.0" in scraped(), "the registry was asked")
+        assert 'forgelm_process_resident_bytes{role="registry"}' in scraped()
+        job = ask(server, "POST", "/download", json={"repo": REPO}).json()
+        until(lambda: "forgelm_downloads_running 1.0" in scraped(), "it runs")
+        assert finished(server, job["id"])["state"] == "done"
+        until(lambda: 'forgelm_downloads_total{outcome="done"} 1.0' in scraped(), "it is counted")
+        text = scraped()
+        assert "forgelm_downloads_running 0.0" in text
+        assert f"forgelm_download_bytes_total {floatToGoString(starter_path.stat().st_size)}" in text
 
 
 def test_the_registrys_death_is_nobodys_concern(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
