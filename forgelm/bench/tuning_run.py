@@ -42,6 +42,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     quality_tokens: int
     text: Path | None = None
     seconds: float = 0.0
+    ceiling: bool = True
+    """Whether to measure what the machine allows."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     meter: QualityMeter
     own_model: bool
     """Whether the default's file is the one that the profile names."""
+    ceiling: bool
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -100,7 +103,7 @@ def make_plan(base: Profile, files: Sequence[Path], asked: Asked, check: Check, 
     )
     meter = QualityMeter(models, prose, read_machine().cores.usable, asked.quality_tokens)
     own = files[0].resolve() == base.model.path().resolve()
-    return Plan(goal=goal, bench=bench, check=check, meter=meter, own_model=own)
+    return Plan(goal=goal, bench=bench, check=check, meter=meter, own_model=own, ceiling=asked.ceiling)
 
 
 def _named(files: Sequence[Path]) -> dict[str, Path]:
@@ -151,7 +154,7 @@ def run(plan: Plan, record: Path, name: str, watch: Watch, *, fresh: bool = Fals
     path = bench.models[bench.model(outcome.winner)]
     own = plan.own_model and MODEL not in outcome.winner
     profile = tuned_profile(bench.base, name, outcome, path, own=own)
-    ceiling, problem = _ceiling(path, on_gpu=not bench.together)
+    ceiling, problem = _ceiling(path, on_gpu=not bench.together) if plan.ceiling else (None, ())
     subject = own_subject(profile, path, bench.digests[bench.model(outcome.winner)])
     rows = outcome_rows(outcome, bench.probes, plan.goal.defaults)
     result = make_result("tune", subject, ceiling, rows, (*_notes(plan, outcome), *problem))

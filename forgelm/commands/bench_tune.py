@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     "--state", type=click.Path(path_type=Path), help="Keep there what was measured; else where state is kept."
 )
 @click.option("--fresh", is_flag=True, help="Forget what was measured before.")
+@click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure what the machine allows.")
 @click.option("--allow-cpu", is_flag=True, help="Tune a GPU profile on the CPU if need be.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON line alone.")
 def tune(
@@ -113,6 +114,7 @@ def _asked(options: dict[str, Any]) -> "Asked":
         quality_tokens=options["quality_tokens"],
         text=options["text"],
         seconds=60 * options["minutes"],
+        ceiling=options["ceiling"],
     )
 
 
