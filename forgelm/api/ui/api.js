@@ -18,7 +18,7 @@ export class Unreachable extends Error {
   }
 }
 
-/** Tells of "unauthorized" (a key is missing or wrong), "key" (there is a new one) and "loading" (a model begins to). */
+/** Tells of "unauthorized" (a key is missing or wrong), "key" (there is a new one) and "look" (the status has changed). */
 export const bus = new EventTarget();
 
 let key = kept("key", "");

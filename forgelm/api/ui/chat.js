@@ -1,7 +1,7 @@
 // The conversation: its messages, the one answer that is being written, and what can be done to them.
 
 import { Answer, ask, bodyOf } from "./answer.js";
-import { ApiError } from "./api.js";
+import { ApiError, bus } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { AnswerView, userMessage } from "./message.js";
 import { settings, settingsAreValid } from "./settings.js";
@@ -140,6 +140,7 @@ function setRunning(going) {
   running = going;
   say(send, going ? "Stop" : "Send");
   send.classList.toggle("stop", going !== null);
+  bus.dispatchEvent(new Event("look"));
 }
 
 /** Take this message and all that follow out of the conversation. */

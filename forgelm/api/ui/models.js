@@ -52,7 +52,7 @@ export async function load(id) {
   loading = id;
   notice("");
   draw();
-  bus.dispatchEvent(new Event("loading"));
+  bus.dispatchEvent(new Event("look"));
   try {
     await post("v1/models/load", { model: id });
   } catch (error) {
@@ -70,6 +70,8 @@ export function notice(text) {
 
 function draw() {
   const chat = listed.filter(({ id }) => !beside.has(id));
+  // One that was fetched just now may not be in the list yet.
+  if (loading && !chat.some(({ id }) => id === loading)) chat.push({ id: loading, loaded: false });
   const present = loading || (chat.find(({ loaded }) => loaded) ?? chat[0])?.id;
   select.disabled = loading !== "" || chat.length === 0;
   // Made anew only where it differs: somebody may be choosing.

@@ -16,7 +16,7 @@ export function beginStatus(onStatus) {
   listener = onStatus;
   document.addEventListener("visibilitychange", askSoon);
   bus.addEventListener("key", askSoon);
-  bus.addEventListener("loading", askSoon);
+  bus.addEventListener("look", askSoon);
   askSoon();
 }
 
@@ -66,7 +66,7 @@ function showModel(model, { version, restarts }) {
   const facts = model ? [
     ["Profile", model.profile],
     ["File", model.file],
-    ["Parameters", model.parameters ? `${format.parameters(model.parameters)} ${model.quant}` : model.quant],
+    ["Weights", weights(model)],
     ["Context", model.context ? `${format.count(model.context)} tokens, KV ${model.kv_type}` : ""],
     ["At once", model.slots ? `${model.slots} requests` : ""],
     ["Runs on", model.devices.join(", ")],
@@ -77,6 +77,10 @@ function showModel(model, { version, restarts }) {
   if (list.dataset.shown === text) return;
   list.dataset.shown = text;
   list.replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+function weights({ parameters, quant, bytes }) {
+  return [parameters ? format.parameters(parameters) : "", quant, bytes ? format.bytes(bytes) : ""].filter(Boolean).join(", ");
 }
 
 function showLoad(status) {
