@@ -62,7 +62,9 @@ ALLOWED: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "allowed"), ALLOWED, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(
+    ("fields", "allowed"), ALLOWED, ids=lambda value: str(sorted(value) if isinstance(value, set) else value)[:50]
+)
 @pytest.mark.parametrize("options", [NO_THINKING, THINKING], ids=["at once", "thinking"])
 def test_23_25_the_answers_that_a_choice_allows(
     qwen: Side, model: Model, fields: dict[str, Any], allowed: set[str], options: dict[str, Any]

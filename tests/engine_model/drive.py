@@ -62,9 +62,11 @@ class Server:
         cache: Cache = NO_CACHE,
         host_bytes: int = 2**30,
         drafting: Drafting = NO_DRAFTING,
+        target_itl_ms: float = 0.0,
     ) -> None:
+        """`target_itl_ms`: with one that no step takes, the clock doesn't say how prompts are cut."""
         facts = backend.facts
-        engine = Engine(n_ubatch=max_chunk, parallel=facts.slots)
+        engine = Engine(n_ubatch=max_chunk, parallel=facts.slots, target_itl_ms=target_itl_ms)
         config = EngineConfig("", engine, 1, cache=cache, host_bytes=host_bytes, drafting=drafting)
         self.backend = backend
         self.scheduler = make_scheduler(

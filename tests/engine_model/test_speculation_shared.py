@@ -103,7 +103,7 @@ def test_preempted(starter: Model, starter_path: Path, drafting: Drafting) -> No
     """The draft's memory is saved, shared and lost with the target's."""
     prompts = [tokens_of(starter, f"{number}: {SAYING * 4}{SAYING[:10]}") for number in range(4)]
     with backend(starter_path, CACHE, drafting=drafting, context=256, parallel=4) as small:
-        server = GuessingServer(small, drafting=drafting, cache=CACHE)
+        server = GuessingServer(small, drafting=drafting, cache=CACHE, target_itl_ms=60_000)
         answers = served(server, [request(number, prompt, 24) for number, prompt in enumerate(prompts)])
     assert server.preemptions
     assert server.accepted > 20
@@ -179,7 +179,7 @@ def test_a_grammar_and_a_bound_on_thinking(starter: Model, loaded: LlamaBackend,
 
 # --- the distribution ---
 
-SEEDS = 256
+SEEDS = 128
 BUCKETS = 12
 FAR = 32.9
 """χ² with 12 degrees of freedom exceeds this once in a thousand times."""
