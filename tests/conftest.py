@@ -3,10 +3,15 @@
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import models
 from tests.embedders import Embedders
+
+# How fast one example is says nothing on a machine that does other things as well.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A suite that was started in the background inherits that, and so would every process whose Ctrl-C is tested.
@@ -29,6 +34,12 @@ def starter_template(starter_path: Path) -> str:
 def gemma_path() -> Path:
     """Gemma 3 270M: sliding-window attention, real text."""
     return models.gemma()
+
+
+@pytest.fixture(scope="session")
+def windowed_path() -> Path:
+    """A tiny random gemma3 with the starter's tokenizer: sliding windows that short texts leave."""
+    return models.windowed()
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,13 @@ def write_with_tokenizer_of(
 ) -> None:
     """A model at `target` with the tokenizer of the GGUF at `source` and its chat template, or `template`."""
     writer = _writer(target, shape, parts)
+    vocabulary = copy_tokenizer(source, writer, template)
+    _add_tensors(writer, shape, vocabulary, parts)
+    _finish(writer)
+
+
+def copy_tokenizer(source: Path, writer: gguf.GGUFWriter, template: str | None = None) -> int:
+    """Write the tokenizer of the GGUF at `source`, and its chat template or `template`; how many tokens it has."""
     fields = gguf.GGUFReader(source).fields
     for name, field in fields.items():
         if name.startswith("tokenizer."):
@@ -74,8 +81,7 @@ def write_with_tokenizer_of(
             sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
             own = template is not None and name == "tokenizer.chat_template"
             writer.add_key_value(name, template if own else field.contents(), kind, sub_type)
-    _add_tensors(writer, shape, len(fields["tokenizer.ggml.tokens"].data), parts)
-    _finish(writer)
+    return len(fields["tokenizer.ggml.tokens"].data)
 
 
 def write_with_qwen_vocabulary(unpacked: Path, template: str, target: Path, shape: Shape = TINY) -> None:

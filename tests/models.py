@@ -22,7 +22,7 @@ from forgelm import paths
 from forgelm.config import Profile
 from forgelm.profiles import read_profile
 from tests import embedders as embedder_kinds
-from tests import make_embedder, make_qwen35, requantize
+from tests import make_embedder, make_gemma3, make_qwen35, requantize
 from tests.embedders import Embedders
 
 CACHE = paths.cache_dir() / "tests"
@@ -61,6 +61,13 @@ def starter_low() -> Path:
 def gemma() -> Path:
     """Gemma 3 270M: real text, sliding-window attention."""
     return _cached(GEMMA_FILE, _join_gemma)
+
+
+def windowed() -> Path:
+    """A tiny gemma3 with random weights, a window of 64 tokens and the starter's tokenizer."""
+    return _cached(
+        f"gemma3-tiny-{_digest(make_gemma3)}.gguf", lambda target: make_gemma3.write_gemma3(target, starter())
+    )
 
 
 def qwen35() -> Path:

@@ -39,6 +39,11 @@ def gemma(gemma_path: Path) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="package")
+def windowed(windowed_path: Path) -> Iterator[Model]:
+    yield from _loaded(windowed_path)
+
+
+@pytest.fixture(scope="package")
 def hybrid(qwen35_path: Path) -> Iterator[Model]:
     yield from _loaded(qwen35_path)
 

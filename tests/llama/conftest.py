@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from forgelm.llama.model import Model
-from tests.llama.make_gemma3 import write_gemma3
+from tests.make_gemma3 import write_gemma3
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -14,7 +14,7 @@ from forgelm.errors import ModelError
 from forgelm.llama.lib import last_problem
 from forgelm.llama.model import Model
 from forgelm.llama.vocab import Vocabulary
-from tests.llama.make_gemma3 import write_gemma3
+from tests.make_gemma3 import write_gemma3
 
 pytestmark = pytest.mark.model
 

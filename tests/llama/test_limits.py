@@ -10,8 +10,8 @@ from forgelm.llama.lib import L, load_handle
 from forgelm.llama.model import Model
 from forgelm.llama.status import DecodeStatus
 from tests.llama.drive import assert_same, assert_wrong, feed, feed_all, ids, noise, opened, options, refused, words
-from tests.llama.make_gemma3 import WINDOW
 from tests.llama.raw import PARTIAL, from_scratch, raw, rows
+from tests.make_gemma3 import WINDOW
 
 pytestmark = pytest.mark.model
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import pytest
 
 from forgelm.errors import ModelError
+from forgelm.gguf.parse import read
 from forgelm.llama.vocab import Vocabulary
 from forgelm.text.conversation import Conversation
 from forgelm.text.isolate import Isolator
@@ -21,7 +21,7 @@ def spacing(gemma: Speaker, gemma_path: Path, tmp_path_factory: pytest.TempPathF
     """Gemma, but with a space put before every text, as Llama 2 and the first Mistrals want it."""
     key = b"tokenizer.ggml.add_space_prefix"
     with gemma_path.open("rb") as file:
-        header = bytearray(file.read(gguf.GGUFReader(gemma_path).data_offset))
+        header = bytearray(file.read(read(gemma_path).data_start))
     # Behind the key stands the value's type, four bytes.
     header[header.index(key) + len(key) + 4] = 1
     path = tmp_path_factory.mktemp("spacing") / "spacing.gguf"

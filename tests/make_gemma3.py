@@ -1,4 +1,4 @@
-"""A gemma3 with random weights, a window of 64 tokens and no vocabulary: sliding windows without long texts.
+"""A gemma3 with random weights and a window of 64 tokens: sliding windows without long texts.
 
 The real Gemma's window is 512 tokens, which take seconds to fill on a CPU.
 """
@@ -9,16 +9,22 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tests.make_qwen35 import copy_tokenizer
+
 WINDOW = 64
 VOCABULARY = 512
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 6, 64, 2, 1, 32, 128
 
 
-def write_gemma3(target: Path) -> None:
-    """The same bytes every time."""
+def write_gemma3(target: Path, tokenizer_of: Path | None = None) -> None:
+    """With the tokenizer of another GGUF or none. The same bytes every time."""
     writer = gguf.GGUFWriter(target, "gemma3")
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_vocab_size(VOCABULARY)
+    if tokenizer_of is None:
+        writer.add_tokenizer_model("no_vocab")
+        writer.add_vocab_size(VOCABULARY)
+        vocabulary = VOCABULARY
+    else:
+        vocabulary = copy_tokenizer(tokenizer_of, writer)
     writer.add_context_length(32_768)
     writer.add_block_count(LAYERS)
     writer.add_embedding_length(HIDDEN)
@@ -30,7 +36,7 @@ def write_gemma3(target: Path) -> None:
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
     writer.add_sliding_window(WINDOW)
-    for name, shape in _tensors().items():
+    for name, shape in _tensors(vocabulary).items():
         writer.add_tensor(name, _weights(name, shape))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -38,10 +44,10 @@ def write_gemma3(target: Path) -> None:
     writer.close()
 
 
-def _tensors() -> dict[str, tuple[int, ...]]:
+def _tensors(vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Name → shape, outermost dimension first."""
     tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (VOCABULARY, HIDDEN),
+        "token_embd.weight": (vocabulary, HIDDEN),
         "output_norm.weight": (HIDDEN,),
     }
     for index in range(LAYERS):
