@@ -280,19 +280,19 @@ def test_the_registry_wants_the_servers_key(tmp_path: Path, hub: LocalHub, start
         until(lambda: ask(server, "GET", "/models", headers={"x-api-key": "secret"}).status_code == 200, "with the key")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "//x/models/{}",
-        "//a:b/c",
-        "//[::bad/",
-        "/models/../models/{}",
-        "/x/%2e%2e/models/{}",
-        "/x/%2E%2E/models/{}",
-        "/./models/{}",
-    ],
+WAYS_ROUND = (
+    "//x/models/{}",
+    "//a:b/c",
+    "//[::bad/",
+    "/models/../models/{}",
+    "/x/%2e%2e/models/{}",
+    "/x/%2E%2E/models/{}",
+    "/./models/{}",
+    "/models/{}",
 )
-def test_no_path_goes_round_what_is_refused(tmp_path: Path, hub: LocalHub, starter_path: Path, path: str) -> None:
+
+
+def test_no_path_goes_round_what_is_refused(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
     """What the HTTP client makes of a path is what was looked at."""
     place = tmp_path / "models" / REPO
     place.mkdir(parents=True)
@@ -302,13 +302,13 @@ def test_no_path_goes_round_what_is_refused(tmp_path: Path, hub: LocalHub, start
         answering(server)
         until(lambda: ask(server, "GET", "/models").json()["models"], "it is listed")
         (name,) = (each["id"] for each in ask(server, "GET", "/models").json()["models"])
-        for target in (path.format(name), "/models/" + name):
+        for target in (path.format(name) for path in WAYS_ROUND):
             request = f"DELETE /registry{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             with socket.create_connection(("127.0.0.1", server.port)) as raw:
                 raw.sendall(request.encode())
                 status = int(raw.makefile("rb").readline().split()[1])
             assert status in (400, 404, 405, 409), (target, status)
-        assert (place / FILE).is_file()
+            assert (place / FILE).is_file(), target
 
 
 def test_many_listeners_keep_nobody_from_asking(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
