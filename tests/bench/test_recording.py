@@ -1,73 +1,24 @@
 """The proxy between real clients and real servers: nothing changes, shapes are written, words aren't."""
 
-import asyncio
 import gzip
 import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from forgelm.bench.client import Endpoint
-from forgelm.bench.recording import Proxy, Recording
+from forgelm.bench.recording import Recording
 from forgelm.bench.serving import free_port
-from forgelm.bench.trace import Head, Recorded, read_trace
 from forgelm.errors import ConfigError
 from tests.api.live import message, running, until
 from tests.bench.other import Other, other
+from tests.bench.tapping import STREAM, Tap, tap
 
-STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 SECRET = "xyzzy"
-
-
-class Tap:
-    """A proxy in a thread of its own, and its trace."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.port = 0
-        self.recording: Recording | None = None
-
-    def post(self, route: str, body: Any, **options: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        url = f"http://127.0.0.1:{self.port}{route}"
-        return httpx.post(url, content=content, trust_env=False, timeout=30.0, **options)
-
-    def read(self) -> tuple[Head, list[Recorded]]:
-        return read_trace(self.path)
-
-
-@contextmanager
-def tap(url: str, path: Path, *, text: bool = False) -> Iterator[Tap]:
-    """A proxy before `url`."""
-    found, begun, over = Tap(path), threading.Event(), asyncio.Event()
-
-    async def run() -> None:
-        with Recording(path, text=text) as found.recording:
-            proxy = Proxy(Endpoint(url), found.recording)
-            server = await proxy.listen("127.0.0.1", 0)
-            found.port = server.sockets[0].getsockname()[1]
-            loop.append(asyncio.get_running_loop())
-            begun.set()
-            await over.wait()
-            server.close()
-            await proxy.close()
-
-    loop: list[asyncio.AbstractEventLoop] = []
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    try:
-        assert begun.wait(20)
-        yield found
-    finally:
-        loop[0].call_soon_threadsafe(over.set)
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def raw(port: int, data: bytes) -> bytes:
@@ -157,7 +108,7 @@ def test_a_client_that_hangs_up_is_one_for_the_server_too(starter_path: Path, tm
             next(response.iter_lines())
         live.idle()
         assert proxy.recording
-        until(lambda: proxy.recording and proxy.recording.written, "it is written down")
+        proxy.wait(1)
     (found,) = proxy.read()[1]
     assert (found.status, found.counted) == (200, False)
     assert (found.output_tokens or 0) < 4000
@@ -315,7 +266,7 @@ def test_a_full_disk_stops_the_recording_and_nobody_else(tmp_path: Path, monkeyp
     with other() as server, tap(server.url, tmp_path / "t.jsonl") as proxy:
         assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200
         assert proxy.recording
-        until(lambda: proxy.recording and proxy.recording.written == 1, "it is written down")
+        proxy.wait(1)
         with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
             patch.setattr(proxy.recording, "_file", full)
             assert proxy.post("/v1/chat/completions", message("Hello", max_tokens=1)).status_code == 200

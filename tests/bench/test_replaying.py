@@ -15,7 +15,7 @@ from forgelm.bench.terms import Terms
 from forgelm.errors import ConfigError
 from tests.api.live import Live, message, running
 from tests.bench.other import Other, other
-from tests.bench.test_recording import STREAM, tap
+from tests.bench.tapping import STREAM, tap
 
 TERMS = Terms("other-1", tokens_per_word=1.0, overhead=3.0)
 """A word is a token, as that server counts."""
@@ -52,6 +52,7 @@ def test_shapes_have_the_recorded_lengths_and_beginnings(tmp_path: Path) -> None
             body = {"messages": messages, "max_tokens": 4 + number, "temperature": 0.7, **STREAM}
             proxy.post("/v1/chat/completions", body)
         proxy.post("/v1/completions", {"prompt": LONG + "end", "max_tokens": 2})
+        proxy.wait(4)
         before = len(server.bodies)
         row = replayed(server.url, proxy.path, TERMS)
         now = sent(server, before)
@@ -84,6 +85,7 @@ def test_a_real_servers_cache_sees_the_same_load(starter_path: Path, tmp_path: P
         url = f"http://127.0.0.1:{live.port}"
         with tap(url, tmp_path / "t.jsonl") as proxy:
             converse(live, proxy.port)
+            proxy.wait(3)
         terms = asyncio.run(learned(url))
         # Slowly enough for each answer to be there when the next turn sends it back.
         row = replayed(url, proxy.path, terms, speed=0.3)
@@ -105,6 +107,7 @@ def test_an_answer_of_this_time_is_sent_back(tmp_path: Path) -> None:
         answer = proxy.post("/v1/chat/completions", message("Hello", max_tokens=3)).json()["choices"][0]["message"]
         asked = [{"role": "user", "content": "Hello"}, answer, {"role": "user", "content": "And?"}]
         proxy.post("/v1/chat/completions", {"messages": asked, "max_tokens": 2})
+        proxy.wait(2)
         before = len(server.bodies)
         replayed(server.url, proxy.path, TERMS, speed=0.2)
         second = sent(server, before)[1]
@@ -116,6 +119,7 @@ def test_texts_are_sent_as_they_were(tmp_path: Path) -> None:
     body = message("Hello there", max_tokens=2, stop=["x"], user="me", model="another")
     with other() as server, tap(server.url, tmp_path / "t.jsonl", text=True) as proxy:
         proxy.post("/v1/chat/completions", body)
+        proxy.wait(1)
         before = len(server.bodies)
         row = replayed(server.url, proxy.path, TERMS)
         assert sent(server, before) == [{**body, "model": "other-1"}]
@@ -130,7 +134,7 @@ def test_times_are_scaled_and_failures_left_out(tmp_path: Path) -> None:
     for number, (at, status) in enumerate([(3.0, 200), (4.0, 429), (5.0, 200), (9.0, 200)]):
         lines.append({"number": number, "at": at, "route": "/chat/completions", "parts": [part], "stream": True,
                       "status": status, "output_tokens": 3, "form": number == 3})  # fmt: skip
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     found = read_replay(path, TERMS, speed=2.0)
     assert found.times == (0.0, 1.0, 3.0)
     assert [note.split(":")[0] for note in found.notes] == [
