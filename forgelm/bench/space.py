@@ -168,11 +168,14 @@ def _readings(text: str) -> Iterator[Value]:
 
 
 def settle(profile: Profile, settings: Settings) -> Profile:
-    """The profile with a candidate's settings, but for its model. Raises `ConfigError` where two contradict."""
+    """The profile with a candidate's settings, but for its model. Raises `ConfigError` where two contradict.
+
+    It has no presets: their sizes are for the profile's own settings, and may contradict these.
+    """
     overrides: dict[str, Any] = {key: value for key, value in settings.items() if key not in (MODEL, SPECULATION)}
     if SPECULATION in settings:
         overrides[SPECULATION] = _speculation(profile, str(settings[SPECULATION]))
-    return profile.with_overrides(overrides)
+    return msgspec.structs.replace(profile, presets={}).with_overrides(overrides)
 
 
 def _speculation(profile: Profile, text: str) -> Any:

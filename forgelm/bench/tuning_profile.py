@@ -1,5 +1,6 @@
 """The profile that a tuning ends with, and the comments at its head: what was measured, when, and against what."""
 
+import contextlib
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,13 @@ WIDTH = 110
 
 
 def tuned_profile(base: Profile, name: str, outcome: Outcome, model: Path, *, own: bool) -> Profile:
-    """`base` under another name with the winner's settings. `own`: `model` is the file that `base` names."""
+    """`base` under another name with the winner's settings. `own`: `model` is the file that `base` names.
+
+    Its presets go where they contradict these settings.
+    """
     profile = msgspec.structs.replace(settle(base, outcome.winner), name=name)
+    with contextlib.suppress(ValueError):
+        profile = msgspec.structs.replace(profile, presets=base.presets)
     if own:
         return profile
     source = msgspec.structs.replace(

@@ -1,5 +1,6 @@
 """What a tuning searches: default axes, axes that are given, and what contradicts itself."""
 
+import msgspec
 import pytest
 
 from forgelm.bench.space import (
@@ -15,7 +16,7 @@ from forgelm.bench.space import (
     parse_axis,
     settle,
 )
-from forgelm.config import ModelSource, Profile, Speculation
+from forgelm.config import ModelSource, Preset, Profile, Speculation
 from forgelm.errors import ConfigError
 
 BASE = Profile(name="p", model=ModelSource(id="m", file="m.gguf"))
@@ -132,3 +133,9 @@ def test_the_grid_has_all_combinations_but_the_default() -> None:
 def test_labels() -> None:
     assert label({}) == "default"
     assert label({"engine.n_ubatch": 256, "speculation": "off"}) == "n_ubatch=256, speculation=off"
+
+
+def test_a_presets_sizes_keep_no_value_from_being_tried() -> None:
+    base = msgspec.structs.replace(BASE, presets={"long": Preset(8192, "q8_0", 100)})
+    assert parse_axis("flash_attention=off", base).values == ("off",)
+    assert settle(base, {"engine.n_ubatch": 64}).engine.n_ubatch == 64

@@ -15,7 +15,7 @@ from forgelm.bench.tuning_profile import require_writable, tuned_profile, tuned_
 from forgelm.bench.tuning_rows import lines, merged, outcome_rows
 from forgelm.bench.tuning_table import HEADINGS, table_cells
 from forgelm.bench.tuning_types import Goal, Outcome, Sample, Trial
-from forgelm.config import ModelSource, Profile
+from forgelm.config import ModelSource, Preset, Profile
 from forgelm.errors import ConfigError
 from tests.bench.rows import result, row, spread
 
@@ -136,3 +136,12 @@ def test_a_profile_that_somebody_wrote_is_not_overwritten(tmp_path: Path) -> Non
         require_writable(path)
     path.write_text("# Written by `forgelm bench tune` on 2026-11-30\n")
     require_writable(path)
+
+
+def test_presets_stay_unless_they_contradict_the_winner() -> None:
+    """The starter's preset for long contexts has q8_0, which can't do without flash attention: no candidate could."""
+    base = msgspec.structs.replace(BASE, presets={"long": Preset(8192, "q8_0", 2)})
+    kept = tuned_profile(base, "t", found(), Path("m.gguf"), own=True)
+    assert kept.presets == base.presets
+    off = tuned_profile(base, "t", found(winner={"engine.flash_attention": "off"}), Path("m.gguf"), own=True)
+    assert (off.engine.flash_attention, off.presets) == ("off", {})
