@@ -293,7 +293,7 @@ def test_posting_to_what_is_only_read(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/audio/speech", "/v1/chat", "/favicon.ico", "/v1/%ff%00", "/..%2f..%2fetc"]
+    "path", ["/ui", "/v1", "/v1/audio/speech", "/v1/chat", "/v1/%ff%00", "/..%2f..%2fetc"]
 )
 def test_unknown_routes(live: Live, path: str) -> None:
     assert refused(live.http.get(path), 404)["code"] == "not_found"
