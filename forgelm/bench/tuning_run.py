@@ -170,7 +170,10 @@ def _ceiling(path: Path, *, on_gpu: bool) -> tuple[Ceiling | None, tuple[str, ..
 
 def _notes(plan: Plan, outcome: Outcome) -> list[str]:
     winner = ", ".join(f"{key}={value}" for key, value in outcome.winner.items())
-    notes = [f"best: {winner or 'the default'} ({outcome.why})"]
+    notes = [
+        f"best: {winner or 'the default'} ({outcome.why})",
+        "rows were measured at different times: what decides is the outcome, of pairs measured one after the other",
+    ]
     if outcome.final is not None:
         ratios = (
             f"{name} {ratio.median:.3f} ({ratio.low:.3f} … {ratio.high:.3f})"
