@@ -86,8 +86,8 @@ def test_they_are_our_figures(server: Live) -> None:
 
 def test_what_a_gateway_decides_by(server: Live) -> None:
     raws = [Raw(server.port).post(message("Hi", max_tokens=3000, stream=True)) for _ in range(3)]
-    until(lambda: value(server, "vllm:num_requests_waiting") == 1, "one waits")
-    assert value(server, "vllm:num_requests_running") == 2
+    busy = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    until(lambda: [value(server, name) for name in busy] == [2, 1], "two run, one waits")
     assert 0 < value(server, "vllm:kv_cache_usage_perc") < 1
     assert 0 < value(server, "vllm:gpu_cache_usage_perc") < 1
     for raw in raws:
