@@ -1,13 +1,15 @@
 // One answer from the server, streamed or whole, as it comes.
 
-import { events, post } from "./api.js";
+import { events, post, Unreachable } from "./api.js";
 
 const PATH = "v1/chat/completions";
 
 /** The request's body: what the settings leave open is the profile's to say. */
 export function bodyOf(messages, settings) {
   const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
-  const body = { messages: [...system, ...messages.map(({ role, content }) => ({ role, content }))] };
+  // Half a character, as a careless cut leaves it, would have the whole conversation refused.
+  const said = [...system, ...messages].map(({ role, content }) => ({ role, content: content.toWellFormed() }));
+  const body = { messages: said };
   for (const name of ["temperature", "top_p", "max_tokens"]) {
     if (settings[name] !== null) body[name] = settings[name];
   }
@@ -89,4 +91,6 @@ export async function ask(answer, body, { stream, signal, onText }) {
     answer.clock(added);
     onText(added);
   }
+  // A proxy may end what it passes on as if it were whole.
+  if (!answer.finish) throw new Unreachable("the connection was closed before the answer was complete");
 }

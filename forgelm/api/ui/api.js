@@ -4,17 +4,19 @@ import { keep, kept } from "./store.js";
 
 /** An answer that isn't one: OpenAI's error envelope, or what a proxy said instead. */
 export class ApiError extends Error {
-  constructor(status, error) {
+  constructor(status, error, wait = null) {
     super(error.message || `the server answered with status ${status}`);
     this.status = status;
     this.code = error.code ?? "";
+    /** Seconds after which to try again, as text; null where the server doesn't say. */
+    this.wait = wait;
   }
 }
 
-/** Nobody answered. */
+/** Nobody answered, or not to the end. */
 export class Unreachable extends Error {
-  constructor() {
-    super("the server can't be reached");
+  constructor(message = "the server can't be reached") {
+    super(message);
   }
 }
 
@@ -48,7 +50,7 @@ export async function request(path, { method = "GET", body, signal, accept = "ap
     throw error.name === "AbortError" ? error : new Unreachable();
   }
   if (response.ok) return response;
-  const failure = new ApiError(response.status, await problem(response));
+  const failure = new ApiError(response.status, await problem(response), response.headers.get("retry-after"));
   if (failure.status === 401) bus.dispatchEvent(new Event("unauthorized"));
   throw failure;
 }

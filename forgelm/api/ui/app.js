@@ -17,6 +17,18 @@ const WIDE = matchMedia("(min-width: 60rem)");
 /** null before the server has said. */
 let hasRegistry = null;
 
+/** The view that the address names. */
+function named() {
+  const view = location.hash.slice(1);
+  return VIEWS.includes(view) ? view : "chat";
+}
+
+/** Go to a view, from where the browser's own buttons lead back. */
+function go(view) {
+  if (view !== named()) history.pushState(null, "", `#${view}`);
+  show(view);
+}
+
 function show(view) {
   for (const each of VIEWS) {
     byId(`view-${each}`).hidden = each !== view;
@@ -42,7 +54,8 @@ function unfold() {
   byId("server").open = WIDE.matches;
 }
 
-for (const view of VIEWS) byId(`to-${view}`).addEventListener("click", () => show(view));
+for (const view of VIEWS) byId(`to-${view}`).addEventListener("click", () => go(view));
+addEventListener("popstate", () => show(named()));
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && (stopAnswer() || stopBench())) event.preventDefault();
 });
@@ -60,7 +73,7 @@ beginSettings();
 beginChat();
 beginBench();
 beginFetching();
-beginJobs(() => show("chat"));
+beginJobs(() => go("chat"));
 beginModels();
 beginStatus((status) => {
   noteStatus(status);
@@ -68,5 +81,5 @@ beginStatus((status) => {
   noteRegistry(status.has_registry);
   offerThinking(status.models[0]?.thinks ?? null);
 });
-show("chat");
+show(named());
 byId("prompt").focus();

@@ -13,7 +13,7 @@ const form = byId("composer");
 const send = byId("send");
 const NEAR = 48;
 
-/** `{ role, content, answer? }`, oldest first, each with its `element`. */
+/** `{ role, content, answer?, end? }`, oldest first, each with its `element`; `end` is how an answer ended. */
 let messages = [];
 /** The answer that is being written: `{ control, message, answer }`. */
 let running = null;
@@ -67,6 +67,7 @@ async function tell(text) {
 function addUser(content) {
   const message = { role: "user", content };
   message.element = userMessage(content, (changed) => {
+    if (!settingsAreValid()) return;
     cutAt(message);
     tell(changed);
   });
@@ -79,6 +80,7 @@ function addAnswer(answer, onBlock = announce) {
     onDrawn: () => following && toEnd(),
     onBlock,
     onAgain: () => {
+      if (!settingsAreValid()) return;
       cutAt(message);
       answerLast();
     },
@@ -97,7 +99,6 @@ function add(message) {
 
 /** Have the conversation so far answered. */
 async function answerLast() {
-  if (!settingsAreValid()) return;
   stopAnswer();
   const asked = settings();
   const body = bodyOf(conversation(), asked);
@@ -113,23 +114,38 @@ async function answerLast() {
     end = ending(error);
   }
   message.content = answer.content;
-  message.failed = Boolean(end.problem) && !answer.content;
+  message.end = end;
   view.end(end);
   if (running === mine) setRunning(null);
-  if (end.unauthorized) return;
-  announce(end.problem ?? "");
   save();
 }
 
-/** What the model is told. A question that couldn't be answered, too long a one say, isn't asked again with the next. */
+/** What the model is told. A question that couldn't be answered, too long a one say, isn't asked again with the next;
+ * one whose answer was stopped before it began is, and in one message with it: some templates want roles to alternate. */
 function conversation() {
-  return messages.filter(({ role, content }, at) => content && !(role === "user" && messages[at + 1]?.failed));
+  const told = [];
+  messages.forEach(({ role, content }, at) => {
+    if (!content || (role === "user" && hasFailed(messages[at + 1]))) return;
+    const last = told[told.length - 1];
+    if (last?.role === role) last.content += `\n\n${content}`;
+    else told.push({ role, content });
+  });
+  return told;
+}
+
+function hasFailed(message) {
+  return Boolean(message?.end?.problem) && !message.content;
 }
 
 function ending(error) {
-  if (error.name === "AbortError") return { stopped: true };
-  // Where the key is wrong the field for it says so, and has the focus.
-  return { problem: sentence(error.message), unauthorized: error instanceof ApiError && error.status === 401 };
+  return error.name === "AbortError" ? { stopped: true } : { problem: explained(error) };
+}
+
+function explained(error) {
+  const text = sentence(error.message);
+  if (!(error instanceof ApiError)) return text;
+  if (error.code === "context_length_exceeded") return `${text} “New” begins an empty conversation.`;
+  return error.wait === null ? text : `${text.replace(/[.]?$/, ".")} Try again in ${error.wait} s.`;
 }
 
 function sentence(text) {
@@ -184,17 +200,23 @@ function announce(text) {
 function leave() {
   if (!running) return;
   running.message.content = running.answer.content;
+  running.message.end = { stopped: true };
   save();
   stopAnswer();
 }
 
 function save() {
-  keep("chat", messages.map(({ role, content, answer }) => ({ role, content, answer: answer ?? null })));
+  keep("chat", messages.map(({ role, content, answer, end }) => ({ role, content, answer, end })));
 }
 
 function restore() {
-  for (const { role, content, answer } of kept("chat", [])) {
-    if (role === "user") addUser(content);
-    else addAnswer(Object.assign(new Answer(), answer), () => undefined).view.end();
+  for (const { role, content, answer, end } of kept("chat", [])) {
+    if (role === "user") {
+      addUser(content);
+      continue;
+    }
+    const { message, view } = addAnswer(Object.assign(new Answer(), answer), () => undefined);
+    message.end = end;
+    view.end(end);
   }
 }

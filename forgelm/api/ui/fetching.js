@@ -5,13 +5,14 @@ import { button, byId, el, say } from "./dom.js";
 import * as format from "./format.js";
 import { refreshJobs } from "./jobs.js";
 
-const REPOSITORY = /^(?:https:\/\/[^/]+\/)?([\w.-]+\/[\w.-]+?)(?::([\w.-]+))?\/?$/;
+const REPOSITORY = /^(?:https:\/\/[^/]+\/)?([\w.-]+\/[\w.-]+?)(?::([\w.-]+))?(?:\/(?:tree\/[\w.-]+\/?)?)?$/;
 const field = byId("search-field");
 const results = byId("search-results");
 const plan = byId("plan");
 
-/** The search that counts: the answer to an older one comes too late. */
+/** The search, and the look at a file, that count: the answer to an older one comes too late. */
 let latest = 0;
+let looked = 0;
 
 export function beginFetching() {
   byId("search").addEventListener("submit", (event) => {
@@ -68,14 +69,17 @@ function row(repo, file) {
 
 /** Show what a download would fetch, and ask for what it needs. */
 async function inspect(asked) {
+  looked += 1;
+  const mine = looked;
   plan.hidden = false;
   plan.replaceChildren(el("p", { role: "status" }, `Looking at ${asked.repo}…`));
   try {
     const planned = await post("registry/inspect", asked);
+    if (mine !== looked) return;
     plan.replaceChildren(...planView(planned, asked));
     plan.querySelector("input, .primary")?.focus();
   } catch (error) {
-    plan.replaceChildren(el("p", { class: "problem", role: "alert" }, error.message));
+    if (mine === looked) plan.replaceChildren(el("p", { class: "problem", role: "alert" }, error.message));
   }
 }
 

@@ -4,7 +4,7 @@
 // them. HTML is text like any other.
 
 import { el } from "./dom.js";
-import { destination, LONGEST_ADDRESS, safeAddress, withoutTail } from "./links.js";
+import { destination, LONGEST_ADDRESS, otherHost, safeAddress, withoutTail } from "./links.js";
 
 const DEEPEST = 16;
 const ORDINARY = /[^\\`*_~[\]!&<h\n]+/y;
@@ -18,6 +18,7 @@ const BARE = /https?:\/\/[^\s<>[\]"`\\*|]{1,1000}/iy;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
 const TAGS = { "*1": "em", "*2": "strong", _1: "em", _2: "strong", "~2": "del" };
 const SPACE = /^[\s\u00a0]?$/;
+const UNSEEN = /[\p{Cf}\s]/gu;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 
 /** Append what `text` says to `parent`. */
@@ -254,7 +255,7 @@ function build(root, items) {
       case "text": text += item.text; break;
       case "break": top().append(el("br")); break;
       case "code": top().append(el("code", {}, item.text)); break;
-      case "address": top().append(links ? item.text : anchor(item.href, item.text)); break;
+      case "address": top().append(links ? item.text : named(anchor(item.href, item.text))); break;
       case "link": enter(() => (links ? el("span") : anchor(item.href))); links += 1; break;
       case "unlink": named(top()); stack.pop(); links -= 1; break;
       default:
@@ -271,7 +272,12 @@ function anchor(href, text = "") {
   return el("a", { href, title: href, target: "_blank", rel: "noopener noreferrer" }, text);
 }
 
-/** A link that shows nothing shows where it leads. */
+/** A link that shows nothing shows where it leads, and one that shows another address shows that as well. */
 function named(link) {
-  if (!link.textContent.trim() && link.title) link.append(link.title);
+  if (!link.title) return link;
+  const shown = link.textContent;
+  if (!shown.replace(UNSEEN, "")) link.append(link.title);
+  const host = otherHost(shown, link.title);
+  if (host) link.append(el("span", { class: "host" }, ` (${host})`));
+  return link;
 }

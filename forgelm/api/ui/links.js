@@ -3,14 +3,37 @@
 /** Longer than any link is, and short enough that a thousand broken ones don't matter. */
 export const LONGEST_ADDRESS = 1000;
 
-/** The address that a link may have; null for one that isn't on the web or a mailbox, relative ones included. */
+/** Brackets within brackets of an address, as in CommonMark. */
+const DEEPEST = 32;
+const SHOWN_HOST = /https?:\/\/([^/?#\\]*)/i;
+const SHOWN_NAME = /^(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}(?=[/?#:]|$)/u;
+/** What turns text round. */
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/;
+
+/** The address that a link may have; null for one that isn't on the web or a mailbox, relative ones included, and for
+ * one with a name before its host, which looks like a host itself. */
 export function safeAddress(text) {
   try {
     const url = new URL(text);
-    return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
+    const plain = !url.username && !url.password;
+    return plain && ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
   } catch {
     return null;
   }
+}
+
+/** The host that a link leads to, where what it shows looks like an address and may be taken for another; else "". */
+export function otherHost(shown, href) {
+  const { host, pathname } = new URL(href);
+  const place = host || pathname;
+  if (TURNS.test(shown)) return place;
+  const text = shown.slice(0, LONGEST_ADDRESS).replace(/[\p{Cf}\s]/gu, "");
+  const named = SHOWN_HOST.exec(text)?.[1] ?? SHOWN_NAME.exec(text)?.[0] ?? place;
+  return bare(named) === bare(place) ? "" : place;
+}
+
+function bare(host) {
+  return host.toLowerCase().replace(/^www\./, "");
 }
 
 /** What stands behind "](": an address, perhaps a title, and ")". */
@@ -33,6 +56,7 @@ function balanced(text) {
   for (; end < text.length && !/\s/.test(text[end]); end += 1) {
     if (text[end] === "(") depth += 1;
     if (text[end] === ")") depth -= 1;
+    if (depth > DEEPEST) return "";
     if (depth < 0) break;
   }
   return text.slice(0, end);

@@ -95,8 +95,9 @@ function code(block) {
 }
 
 function table(block) {
-  const row = (kind, cells) => el("tr", {}, block.aligned.map((aligned, at) => {
-    return written(el(kind, { class: aligned }), cells[at] ?? "");
+  // No cells but those that were written: filled up, n short rows below n columns would be n² elements.
+  const row = (kind, cells) => el("tr", {}, cells.slice(0, block.aligned.length).map((cell, at) => {
+    return written(el(kind, { class: block.aligned[at] }), cell);
   }));
   const head = el("thead", {}, row("th", block.head));
   const body = el("tbody", {}, block.rows.map((cells) => row("td", cells)));
