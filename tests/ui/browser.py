@@ -30,6 +30,12 @@ SEEN = """return [...document.querySelectorAll(arguments[0])]
 ANSWERS = "return document.querySelectorAll('.message.assistant[aria-busy=\"false\"]')"
 
 
+NAMED = {
+    *("button", "checkbox", "combobox", "image", "link", "log", "meter", "progressbar", "region", "searchbox"),
+    *("spinbutton", "textbox", "DisclosureTriangle", "navigation", "article"),
+}
+
+
 class Browser:
     """One browser for all tests: `open` begins each of them with an empty page."""
 
@@ -80,7 +86,8 @@ class Browser:
 
     def leave(self) -> None:
         """Go where nothing is, so that no page asks a server that ends."""
-        self.driver.get("about:blank")
+        if self.driver.current_url != "about:blank":
+            self.driver.get("about:blank")
 
     def resize(self, width: int, height: int) -> None:
         """Make the page so large, in CSS pixels."""
@@ -165,6 +172,15 @@ class Browser:
         option.click()
 
     # --- what the browser tells ---
+
+    def nameless(self) -> list[str]:
+        """Roles of what a screen reader finds without a name, though a user does something with it."""
+        nodes = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        spoken = [
+            (each["role"]["value"], each["name"]["value"]) for each in nodes if not each["ignored"] and "name" in each
+        ]
+        assert {role for role, _ in spoken} >= {"combobox", "button"}, spoken
+        return [role for role, name in spoken if role in NAMED and not name.strip()]
 
     def console(self) -> list[str]:
         """Everything the console has had since `open`, violations of the policy included."""

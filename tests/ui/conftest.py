@@ -39,7 +39,7 @@ def page(chromium: Browser) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def rich(starter_path: Path) -> Iterator[Live]:
     """A server whose answers have all of Markdown in them."""
-    with running(starter_path, fake={"step": 0.002, "script": script(starter_path, RICH)}) as server:
+    with running(starter_path, fake={"step": 0.0005, "script": script(starter_path, RICH)}) as server:
         yield server
 
 

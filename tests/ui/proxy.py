@@ -12,8 +12,8 @@ HOP = ("transfer-encoding", "connection", "content-encoding", "content-length")
 
 
 @contextmanager
-def below_a_path(target: str) -> Iterator[str]:
-    """The address at which `target` is served now."""
+def below_a_path(target: str, cut: bytes = b"") -> Iterator[str]:
+    """The address at which `target` is served now. An answer with `cut` in it ends there, as if it were whole."""
     client = httpx.Client(base_url=target, timeout=60.0, trust_env=False)
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,6 +33,8 @@ def below_a_path(target: str) -> Iterator[str]:
                 for chunk in answer.iter_raw():
                     self.wfile.write(chunk)
                     self.wfile.flush()
+                    if cut and cut in chunk:
+                        break
 
         do_POST = do_GET
 

@@ -38,7 +38,7 @@ def test_a_wrong_key_then_a_right_one(page: Browser, guarded: Live) -> None:
     page.until(lambda: page.find("#model").is_enabled(), "the models are there")
     assert page.focused() == "prompt"
     page.press("Hello", Keys.ENTER)
-    page.sees(".message.assistant .markdown")
+    page.sees(".message.assistant .markdown > *")
     page.press(Keys.ESCAPE)
     page.answer()
     page.behaved(refused=True)
@@ -75,7 +75,7 @@ def test_a_key_that_is_wrong_in_the_middle_of_things(page: Browser, guarded: Liv
     page.press("sk-alpha", Keys.ENTER)
     page.misses("#key")
     page.click(".message.assistant button", "Regenerate")
-    page.sees(".message.assistant[aria-busy='true'] .markdown")
+    page.sees(".message.assistant[aria-busy='true'] .markdown > *")
     page.press(Keys.ESCAPE)
     page.answer()
     page.click("#key-open")

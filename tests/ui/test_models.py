@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.server, pytest.mark.model]
 
 NAMES = ("first", "second", "strict", "slow", "gone", "third")
 """Models on the hub, one for each test: a download stays in the list."""
-RATE = 8e6
+RATE = 16e6
 """Bytes per second, where somebody is to see a download going on."""
 
 
@@ -137,7 +137,7 @@ def test_search_download_load_and_back(page: Browser, shop: Shop) -> None:
     (loaded,) = [each["id"] for each in shop.ask("GET", "/v1/models")["data"] if each["loaded"]]
     page.until(lambda: page.find("#model").get_attribute("value") == loaded, "it is shown as it calls itself")
     page.say("Hello")
-    page.sees(".message.assistant .markdown")
+    page.sees(".message.assistant .markdown > *")
     page.press(Keys.ESCAPE)
     page.answer()
     page.behaved()
@@ -161,7 +161,7 @@ def test_a_licence_is_asked_for(page: Browser, shop: Shop) -> None:
 
 
 def test_a_download_is_stopped_and_goes_on(page: Browser, shop: Shop) -> None:
-    shop.hub.faults.rate = RATE / 8
+    shop.hub.faults.rate = RATE / 16
     page.open(shop.server.base)
     search(page, f"{repo('slow')}:Q8_0")
     page.click("#plan button", "Download")
@@ -184,6 +184,7 @@ def test_a_download_is_stopped_and_goes_on(page: Browser, shop: Shop) -> None:
 def test_a_model_that_is_gone_is_told_and_the_old_one_stays(page: Browser, shop: Shop) -> None:
     job = shop.fetched("gone")
     page.open(shop.server.base)
+    page.find("#model").send_keys(Keys.NULL)
     page.until(lambda: page.all(f'#model option[value="{job["model"]}"]'), "it is listed")
     first = page.find("#model").get_attribute("value")
     Path(job["path"]).unlink()

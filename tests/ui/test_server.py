@@ -15,7 +15,7 @@ def test_a_server_that_comes_back_is_noticed(page: Browser, starter_path: Path, 
     with serve(tmp_path, fake={"step": 0.01}) as server:
         page.open(server.ready().base).sees("#state-text", "Ready")
         page.say("Hello")
-        page.sees(".message.assistant .markdown")
+        page.sees(".message.assistant .markdown > *")
         port = server.port
         server.process.kill()
         server.end()
@@ -28,7 +28,7 @@ def test_a_server_that_comes_back_is_noticed(page: Browser, starter_path: Path, 
     with serve(again, "--port", str(port), fake={"step": 0.002}):
         page.sees("#state-text", "Ready")
         page.click(".message.assistant button", "Regenerate")
-        page.sees(".message.assistant[aria-busy='true'] .markdown")
+        page.sees(".message.assistant[aria-busy='true'] .markdown > *")
         page.press(Keys.ESCAPE)
         page.answer()
         page.behaved(refused=True)

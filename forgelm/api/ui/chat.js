@@ -18,6 +18,7 @@ let messages = [];
 /** The answer that is being written: `{ control, message, answer }`. */
 let running = null;
 let following = true;
+let leaving = false;
 
 export function beginChat() {
   form.addEventListener("submit", (event) => {
@@ -38,6 +39,8 @@ export function beginChat() {
   byId("latest").addEventListener("click", () => toEnd());
   byId("new-chat").addEventListener("click", clear);
   addEventListener("pagehide", leave);
+  addEventListener("beforeunload", () => { leaving = true; });
+  addEventListener("pageshow", () => { leaving = false; });
   restore();
 }
 
@@ -107,15 +110,13 @@ async function answerLast() {
   const control = new AbortController();
   const mine = { control, message, answer };
   setRunning(mine);
-  let end = {};
   try {
     await ask(answer, body, { stream: asked.stream, signal: control.signal, onText: view.poke });
   } catch (error) {
-    end = ending(error);
+    message.end ??= ending(error);
   }
   message.content = answer.content;
-  message.end = end;
-  view.end(end);
+  view.end(message.end);
   if (running === mine) setRunning(null);
   save();
 }
@@ -138,7 +139,8 @@ function hasFailed(message) {
 }
 
 function ending(error) {
-  return error.name === "AbortError" ? { stopped: true } : { problem: explained(error) };
+  // A browser that leaves the page may close the connections before it says so to the page.
+  return leaving || error.name === "AbortError" ? { stopped: true } : { problem: explained(error) };
 }
 
 function explained(error) {

@@ -43,7 +43,7 @@ export function offerThinking(thinks) {
   const select = field("thinking");
   select.disabled = thinks === false;
   if (thinks === false) select.value = "";
-  select.options[0].textContent = thinks === false ? "this model doesn't" : "as the profile says";
+  select.options[0].textContent = thinks === false ? "not possible" : "profile";
 }
 
 /** Say in the fold's title what differs from the profile. */

@@ -5,7 +5,10 @@ import { byId, el, say } from "./dom.js";
 import * as format from "./format.js";
 
 const EVERY = 1000;
-const STATES = { ready: "Ready", loading: "Loading", downloading: "Fetching", unloaded: "Resting", failed: "Failed" };
+const STATES = {
+  ready: "Ready", loading: "Loading", downloading: "Fetching", unloaded: "Resting",
+  restarting: "Restarting", failed: "Failed", stopped: "Stopped",
+};
 
 let timer = 0;
 let asking = false;
@@ -62,7 +65,7 @@ function show(status) {
   showRequests(status.requests);
 }
 
-function showModel(model, { version, restarts }) {
+function showModel(model, { version, restarts, reason }) {
   const facts = model ? [
     ["Profile", model.profile],
     ["File", model.file],
@@ -72,6 +75,7 @@ function showModel(model, { version, restarts }) {
     ["Runs on", model.devices.join(", ")],
   ] : [];
   facts.push(["ForgeLM", version + (restarts ? `, engine restarted ${restarts} ×` : "")]);
+  facts.push(["Trouble", reason]);
   const list = byId("facts");
   const text = JSON.stringify(facts);
   if (list.dataset.shown === text) return;
