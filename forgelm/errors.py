@@ -16,6 +16,7 @@
         ├── Overloaded         429 with Retry-After
         ├── UpstreamFailed     502: the hub doesn't answer, or not with what it should
         ├── Unavailable        503 with Retry-After: loading, restarting, stopped
+        │   └── QueueTimeout   its turn didn't come in time
         └── NoSpace            507: the disk is full
 
 The API turns a `RequestError` into OpenAI's envelope with no table of its own: status, type and code live here.
@@ -162,6 +163,12 @@ class Unavailable(RequestError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+
+
+class QueueTimeout(Unavailable):
+    """It waited for its turn longer than requests may; nothing of it was computed."""
+
+    code = "queue_timeout"
 
 
 class Offline(Unavailable):

@@ -11,7 +11,15 @@ from itertools import count
 
 from forgelm.api.mailbox import NOBODY, Caller, Job, Mailbox, Ticket
 from forgelm.config import Limits
-from forgelm.errors import EngineFailed, InternalError, InvalidRequest, Overloaded, Unavailable
+from forgelm.errors import (
+    EngineFailed,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    QueueTimeout,
+    RequestError,
+    Unavailable,
+)
 from forgelm.ipc.messages import Abort, Delta, FinishReason, Stats, Step
 from forgelm.metrics import Metrics
 from forgelm.metrics.requests import ANSWERED, Cause
@@ -238,7 +246,7 @@ class EngineClient:
         elif reason == "refused":
             requests.end(reason, None, InvalidRequest.code)
         else:
-            code = EngineFailed.code if reason == "error" else ""
+            code = _error(ticket).code if reason == "error" else ""
             requests.end(reason, ticket.cause or "engine_error", code)
 
     # --- time ---
@@ -260,6 +268,10 @@ class EngineClient:
                 ticket.wake()
 
 
-def failure(box: Mailbox) -> EngineFailed:
+def failure(ticket: Ticket, box: Mailbox) -> RequestError:
     """The error a client gets for a choice that ended with `error`."""
-    return EngineFailed(box.error or "the engine failed", retry_after=1)
+    return _error(ticket)(box.error or "the engine failed", retry_after=1)
+
+
+def _error(ticket: Ticket) -> type[EngineFailed | QueueTimeout]:
+    return QueueTimeout if ticket.cause == "queue_timeout" else EngineFailed

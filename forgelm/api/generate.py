@@ -68,7 +68,8 @@ class Choice:
     def read(self) -> Said | None:
         """What came since the last call; None where nothing did.
 
-        Raises `EngineFailed` when the engine died, and `InvalidRequest` when it found that the request can't be met.
+        Raises `EngineFailed` when the engine died, `QueueTimeout` when its turn didn't come in time, and
+        `InvalidRequest` when the engine found that the request can't be met.
         """
         box = self.box
         if self.finished or not (box.tokens or box.finish):
@@ -78,7 +79,7 @@ class Choice:
         before = self.tokens
         self.tokens += len(tokens)
         if finish == "error":
-            raise failure(box)
+            raise failure(self._ticket, box)
         if finish == "refused":
             raise InvalidRequest(box.error, param=self._prepared.at_fault)
         if tokens and tokens[-1] in self._prepared.job.stop_tokens and finish == "stop":

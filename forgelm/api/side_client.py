@@ -8,7 +8,7 @@ from itertools import count
 
 from forgelm.api.side_keeper import SideKeeper
 from forgelm.config import Limits
-from forgelm.errors import EngineFailed, Overloaded, Unavailable
+from forgelm.errors import EngineFailed, Overloaded, QueueTimeout, Unavailable
 from forgelm.ipc.embeddings import Embed, Forget, Vectors
 from forgelm.ipc.registry import Kind
 from forgelm.metrics import Metrics
@@ -92,7 +92,7 @@ class SideClient:
     async def compute(self, ticket: Ticket, texts: Sequence[bytes]) -> list[bytes]:
         """The vectors of `texts` (token ids, int32), each as little-endian float32.
 
-        Raises `Overloaded`, `Unavailable` when its turn doesn't come in time, and `EngineFailed`.
+        Raises `Overloaded`, `Unavailable`, `QueueTimeout` when its turn doesn't come in time, and `EngineFailed`.
         """
         # It may have died since the request was looked at, and its end isn't told to those who come later.
         self.require_ready()
@@ -108,7 +108,7 @@ class SideClient:
             async with asyncio.timeout(self._limits.queue_seconds):
                 await ticket.begun.wait()
         except TimeoutError:
-            raise Unavailable(f"waited {self._limits.queue_seconds:.0f} s in the queue", retry_after=5) from None
+            raise QueueTimeout(f"waited {self._limits.queue_seconds:.0f} s in the queue", retry_after=5) from None
         await ticket.done
         return [ticket.vectors[index] for index in range(len(texts))]
 

@@ -22,6 +22,7 @@ from forgelm.errors import (
     ModelError,
     ModelNotFound,
     Overloaded,
+    QueueTimeout,
     RequestError,
     Unavailable,
 )
@@ -121,7 +122,7 @@ class Switcher:
     async def lease(self, name: str, gone: Gone) -> Served:
         """The model called `name`, loaded if need be, counted as used. `gone` returns when nobody waits any more.
 
-        Raises `ModelNotFound`, `Unavailable` or `Overloaded`.
+        Raises `ModelNotFound`, `Unavailable`, `QueueTimeout` or `Overloaded`.
         """
         self._refuse_early(name)
         served = await self._queued(_Ask(name), gone)
@@ -175,7 +176,7 @@ class Switcher:
         turn.add_done_callback(_give_back)
         if left.done() and not left.cancelled():
             raise ClientLeft("the client left while its model was being loaded")
-        raise Unavailable(f"waited {self._limits.queue_seconds:.0f} s for a model to be loaded", retry_after=5)
+        raise QueueTimeout(f"waited {self._limits.queue_seconds:.0f} s for a model to be loaded", retry_after=5)
 
     async def _turn(self, ask: _Ask) -> Served:
         # Finding out what a name means may take long, and nobody else waits for that.

@@ -64,7 +64,7 @@ def test_a_queue_that_is_full_and_one_that_takes_too_long(starter_path: Path) ->
         server.idle()
         assert ended(server) == {"error": 1, "length": 1}
         assert aborts(server) == {"queue_timeout": 1}
-        assert errors(server) == {"queue_full": 1, "engine_error": 1}
+        assert errors(server) == {"queue_full": 1, "queue_timeout": 1}
 
 
 def test_an_engine_that_dies_takes_no_counter_along(starter_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_45_waiting_too_long_ends_a_stream_with_an_error(busy: Live) -> None:
     stream = busy.stream(max_tokens=1)
     assert stream.error
     assert "1 s in the queue" in stream.error["message"]
+    assert stream.error["code"] == "queue_timeout"
     assert [bool(event.get("choices")) for event in stream.events] == [True, False]
     assert not stream.done
 
@@ -81,6 +82,7 @@ def test_waiting_too_long_for_a_whole_answer_is_a_503(busy: Live) -> None:
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
     assert "1 s in the queue" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == "queue_timeout"
 
 
 def test_31_leaving_the_queue_disturbs_nobody(narrow: Live) -> None:

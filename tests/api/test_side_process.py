@@ -187,6 +187,7 @@ def test_too_long_in_the_queue(embedders: Embedders, monkeypatch: pytest.MonkeyP
         answer = server.embed("the cat")
         assert answer.status_code == 503
         assert "waited" in error(answer)["message"]
+        assert error(answer)["code"] == "queue_timeout"
         server.idle()
 
 

@@ -309,6 +309,7 @@ def test_who_waits_too_long_is_told_so(starter_path: Path) -> None:
         answer = live.chat(model="other")
         assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
         assert "waited" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["code"] == "queue_timeout"
         until(lambda: live.service.status.phase is Phase.READY and live.service.model_id == "other", "it goes on")
         assert live.supervisor.pid
 
