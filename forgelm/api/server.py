@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from forgelm.api.app import make_app
 from forgelm.api.metrics_server import UNCHANGED, Scraping
@@ -37,6 +39,27 @@ def _never_preempt() -> None:
     """
     with suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+class _Protocol(HttpToolsProtocol):
+    """Tells the request that is being answered that its client left.
+
+    uvicorn tells the connection's newest one, which is another where requests were sent without waiting for answers:
+    the first would be computed to its end for nobody, and fail on a connection that is closed.
+    """
+
+    _answered: RequestResponseCycle | None = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cycle = self._answered
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -94,7 +117,7 @@ class ApiServer:
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=_Protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

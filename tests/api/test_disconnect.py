@@ -43,6 +43,21 @@ def test_30_leaving_mid_stream(slow: Live, rudely: bool) -> None:
 
 
 @pytest.mark.parametrize("rudely", [False, True])
+def test_leaving_with_a_request_behind_the_one_that_is_answered(
+    slow: Live, rudely: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvicorn told the second request alone, and the stream of the first ended as a bug of ours, with a traceback."""
+    before = aborts(slow), slow.metric("forgelm_aborts_total", reason="client_left")
+    raw = Raw(slow.port).chat(stream=True, max_tokens=6000).chat(max_tokens=5)
+    raw.read_until(b"data: ", 5)
+    raw.leave(rudely=rudely)
+    slow.idle()
+    assert (aborts(slow), slow.metric("forgelm_aborts_total", reason="client_left")) == (before[0] + 1, before[1] + 1)
+    assert {dict(labels)["reason"] for labels in slow.samples("forgelm_aborts_total")} == {"client_left"}
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("rudely", [False, True])
 def test_leaving_before_a_whole_answer(slow: Live, rudely: bool) -> None:
     before = aborts(slow)
     raw = Raw(slow.port).chat(max_tokens=6000)
