@@ -124,7 +124,9 @@ class _Shaped:
         if block not in self._made:
             per_word = self._terms.tokens_per_word
             count = round(end / per_word) - round(start / per_word)
-            self._made[block] = Texts(int(block, 16)).words(count) if count > 0 else ""
+            texts = Texts(int(block, 16))
+            # A name for each block would make prompts a twentieth longer than they are counted here.
+            self._made[block] = (texts.more(count) if start else texts.words(count)) if count > 0 else ""
         return self._made[block]
 
 
@@ -152,6 +154,10 @@ def _block_ends(recorded: Sequence[Recorded], terms: Terms) -> dict[str, float]:
 def _overhead(one: Recorded, terms: Terms) -> float:
     if not one.route.endswith("/chat/completions"):
         return 0.0
+    first = one.parts[0].role if one.parts else ""
+    if terms.paired is not None and len(one.parts) > 1 and ROLES.get(first, first) == "system":
+        # It takes the place of what the template would have begun with.
+        return terms.paired + MESSAGE_TOKENS * (len(one.parts) - 2)
     return terms.overhead + MESSAGE_TOKENS * (len(one.parts) - 1)
 
 

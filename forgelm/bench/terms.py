@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from forgelm.bench.client import Client, Endpoint, reach
+from forgelm.bench.client import Client, Endpoint, Sent, reach
 from forgelm.bench.streams import Answer, Failed
 from forgelm.bench.texts import TOKENS_PER_WORD, Texts
 from forgelm.errors import ForgeError
@@ -65,6 +65,8 @@ class Terms:
     tokens_per_word: float = TOKENS_PER_WORD
     overhead: float = 12.0
     """Tokens that the template adds to one message."""
+    paired: float | None = None
+    """Tokens that it adds to a system prompt and a message; None where that isn't known, or refused."""
     counts: bool = True
     """Whether it sends usage."""
 
@@ -81,6 +83,11 @@ class Terms:
                 for name, value in asked.items() if name not in self.refused or name in RENAMED}  # fmt: skip
         return {"model": self.model, **kept, "stream": stream, **fields}
 
+    @property
+    def opens(self) -> bool:
+        """Whether the template has a system prompt of its own, which one of ours takes the place of."""
+        return self.paired is not None and self.paired < self.overhead
+
     def words(self, tokens: int) -> int:
         """How many words of our texts make about `tokens` tokens; at least one."""
         return max(1, round(tokens / self.tokens_per_word))
@@ -96,7 +103,7 @@ class Terms:
 
 
 async def learn(endpoint: Endpoint) -> Terms:
-    """Ask the server for its models and for two short answers.
+    """Ask the server for its models and for three short answers.
 
     Raises `ForgeError` in one line when it can't be reached, or doesn't answer even the plainest request.
     """
@@ -153,8 +160,9 @@ async def _negotiated(client: Client, terms: Terms, text: str) -> tuple[Terms, A
                 raise ForgeError(f"{client.endpoint.base} doesn't answer: {failed}") from None
 
 
-async def _asked(client: Client, terms: Terms, text: str) -> Any:
-    return await client.send(CHAT, terms.body({"messages": [{"role": "user", "content": text}]}, 4))
+async def _asked(client: Client, terms: Terms, text: str, system: str = "") -> Sent:
+    messages = [{"role": "system", "content": system}] if system else []
+    return await client.send(CHAT, terms.body({"messages": [*messages, {"role": "user", "content": text}]}, 4))
 
 
 def _suspect(failed: Failed, refused: frozenset[str]) -> str:
@@ -175,4 +183,20 @@ async def _calibrated(client: Client, terms: Terms, short: Answer, text: str) ->
     per_word = ((long.prompt_tokens or 0) - short.prompt_tokens) / (LONG - SHORT)
     if per_word <= 0:
         return terms
-    return replace(terms, tokens_per_word=per_word, overhead=max(0.0, short.prompt_tokens - SHORT * per_word))
+    return replace(
+        terms,
+        tokens_per_word=per_word,
+        overhead=max(0.0, short.prompt_tokens - SHORT * per_word),
+        paired=await _paired(client, terms, per_word, text),
+    )
+
+
+async def _paired(client: Client, terms: Terms, per_word: float, text: str) -> float | None:
+    """`Terms.paired`: of the same words as the short text had, half of them as a system prompt."""
+    words = text.split()[:SHORT]
+    try:
+        both = (await _asked(client, terms, " ".join(words[SHORT // 2 :]), " ".join(words[: SHORT // 2]))).answer()
+    except Failed:
+        # Some templates have no place for one.
+        return None
+    return max(0.0, (both.prompt_tokens or 0) - SHORT * per_word)

@@ -109,6 +109,16 @@ class Texts:
         text = self.report(round(count * TOKENS_PER_WORD) + 4 * HALF_A_SENTENCE).split()
         return " ".join(text[:count])
 
+    def more(self, count: int) -> str:
+        """Exactly `count` words of a report that has begun before, at least one, and a full stop.
+
+        No name: that has as many tokens as five words.
+        """
+        text = list[str]()
+        while len(text) < count:
+            text += " ".join(self.facts()).split()
+        return " ".join(text[:count]).rstrip(".,;") + "."
+
     def question(self) -> str:
         """A question of 10 to 20 tokens."""
         return self._filled(self._random.choice(QUESTIONS))

@@ -177,7 +177,9 @@ def read_trace(path: Path) -> tuple[Head, list[Recorded]]:
     What comes after the last end of a line was being written when the recording was killed, and is passed over.
     """
     try:
-        head, *lines = path.read_bytes().split(b"\n")[:-1]
+        head, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]
+        if not head:
+            raise ConfigError(f"{path.name} is no trace: its first line is empty")
         first = msgspec.json.decode(head, type=Head)
         if first.trace > FORMAT:
             raise ConfigError(f"{path.name} was written by a later version of forgelm")

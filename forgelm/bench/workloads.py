@@ -111,17 +111,30 @@ def said(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _text(texts: Texts, terms: Terms, tokens: int) -> str:
-    return texts.words(terms.words(max(1, round(tokens - terms.overhead))))
+OPENING = 15
+"""Words of a text's first sentence."""
 
 
-def _one(text: str, tokens: int) -> Session:
-    yield Ask({"messages": [said("user", text)]}, tokens)
+def _prompt(texts: Texts, terms: Terms, tokens: int, question: str = "") -> list[Message]:
+    """A chat of `tokens` tokens that nothing else begins with: a text, and a question about it in a line of its own.
+
+    A template's own system prompt would be the same in all chats, a tenth of short ones, and be in the cache. So where
+    there is one the text's first sentence takes its place.
+    """
+    added = terms.overhead if terms.paired is None else min(terms.paired, terms.overhead)
+    words = texts.words(terms.words(max(2, round(tokens - added)))).split()
+    opening = min(OPENING, len(words) // 2) if terms.opens else 0
+    text = " ".join(words[opening:]) + (f"\n{question}" if question else "")
+    return [*([said("system", " ".join(words[:opening]))] if opening else []), said("user", text)]
+
+
+def _one(messages: list[Message], tokens: int) -> Session:
+    yield Ask({"messages": messages}, tokens)
 
 
 def _unique(sizes: Sizes) -> Workload:
     def session(number: int, terms: Terms) -> Session:
-        return _one(_text(texts_of(sizes.seed, number), terms, sizes.prompt_tokens), sizes.output_tokens)
+        return _one(_prompt(texts_of(sizes.seed, number), terms, sizes.prompt_tokens), sizes.output_tokens)
 
     return Workload("unique", session, sizes=sizes)
 
@@ -136,7 +149,7 @@ def _long(sizes: Sizes) -> Workload:
         if terms.context:
             # The answer must have room, and a word may have more tokens than usual.
             tokens = min(tokens, int(0.97 * terms.context) - sizes.output_tokens)
-        return _one(_text(texts_of(sizes.seed, number), terms, tokens), sizes.output_tokens)
+        return _one(_prompt(texts_of(sizes.seed, number), terms, tokens), sizes.output_tokens)
 
     return Workload("long", session, sizes=sizes)
 
@@ -145,19 +158,23 @@ def _mixed(sizes: Sizes) -> Workload:
     def session(number: int, terms: Terms) -> Session:
         texts = texts_of(sizes.seed, number)
         if number % 4 == 3:
-            text = _text(texts, terms, 4 * sizes.prompt_tokens)
-            return _one(text, max(1, sizes.output_tokens // 4))
-        return _one(_text(texts, terms, max(8, sizes.prompt_tokens // 4)), sizes.output_tokens)
+            return _one(_prompt(texts, terms, 4 * sizes.prompt_tokens), max(1, sizes.output_tokens // 4))
+        return _one(_prompt(texts, terms, max(8, sizes.prompt_tokens // 4)), sizes.output_tokens)
 
     return Workload("mixed", session, sizes=sizes)
+
+
+NAME_TOKENS = 4
+"""That a made-up name has more than other words: the server's count has one of them in it."""
 
 
 def _shared(sizes: Sizes) -> Workload:
     def session(number: int, terms: Terms) -> Session:
         texts = texts_of(sizes.seed, number)
         question = f"{texts.name()} asks: {texts.question()}"
-        left = sizes.prompt_tokens - len(question.split()) * terms.tokens_per_word
-        system = _text(texts_of(sizes.seed, -1), terms, max(16, round(left)))
+        added = terms.overhead if terms.paired is None else terms.paired
+        left = sizes.prompt_tokens - added - len(question.split()) * terms.tokens_per_word - NAME_TOKENS
+        system = texts_of(sizes.seed, -1).words(terms.words(max(16, round(left))))
         yield Ask({"messages": [said("system", system), said("user", question)]}, sizes.output_tokens)
 
     return Workload("shared", session, sizes=sizes)
@@ -166,7 +183,7 @@ def _shared(sizes: Sizes) -> Workload:
 def _conversations(sizes: Sizes) -> Workload:
     def session(number: int, terms: Terms) -> Session:
         texts = texts_of(sizes.seed, number)
-        messages = [said("user", _text(texts, terms, sizes.prompt_tokens))]
+        messages = _prompt(texts, terms, sizes.prompt_tokens)
         for _ in range(sizes.turns):
             answer = yield Ask({"messages": list(messages)}, sizes.output_tokens)
             messages += [said("assistant", answer), said("user", texts.remark())]
@@ -204,9 +221,9 @@ def _structured(sizes: Sizes) -> Workload:
     form = {"type": "json_schema", "json_schema": {"name": "stock", "strict": True, "schema": schema}}
 
     def session(number: int, terms: Terms) -> Session:
-        text = _text(texts_of(sizes.seed, number), terms, sizes.prompt_tokens - 12)
-        question = f"{text}\nList the things that are mentioned, as JSON."
-        asked = {"messages": [said("user", question)], "response_format": form}
+        question = "List the things that are mentioned, as JSON."
+        messages = _prompt(texts_of(sizes.seed, number), terms, sizes.prompt_tokens - 12, question)
+        asked = {"messages": messages, "response_format": form}
         # Twice the length: it ends when the form is complete.
         yield Ask(asked, 2 * sizes.output_tokens + 32, exact=False, form=True)
 

@@ -30,7 +30,23 @@ def test_words_are_converted_by_the_servers_own_count() -> None:
     with other() as server:
         terms = learned(server)
     assert (terms.tokens_per_word, terms.overhead, terms.model, terms.owned_by) == (1.0, 3.0, "other-1", "somebody")
-    assert [len(body["messages"][0]["content"].split()) for body in server.bodies] == [SHORT, LONG]
+    assert [[len(message["content"].split()) for message in body["messages"]] for body in server.bodies] == [
+        [SHORT], [LONG], [SHORT // 2, SHORT // 2],
+    ]  # fmt: skip
+    assert (terms.paired, terms.opens) == (3.0, False)
+
+
+def test_a_templates_own_system_prompt_is_noticed() -> None:
+    """As the starter's: 20 tokens that ours take the place of."""
+    with other(template="x " * 20) as server:
+        terms = learned(server)
+    assert (terms.tokens_per_word, terms.overhead, terms.paired, terms.opens) == (1.0, 23.0, 3.0, True)
+
+
+def test_a_server_that_takes_no_system_prompts_is_asked_without() -> None:
+    with other(template="x " * 20, systems=False) as server:
+        terms = learned(server)
+    assert (terms.overhead, terms.paired, terms.opens) == (23.0, None, False)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from forgelm.bench.terms import Terms
-from forgelm.bench.workloads import WORKLOADS, Ask, Sizes, named_workload
+from forgelm.bench.workloads import NAME_TOKENS, WORKLOADS, Ask, Sizes, named_workload
 from forgelm.errors import ConfigError
 
 TERMS = Terms("m", tokens_per_word=1.0, overhead=3.0)
@@ -69,6 +69,23 @@ def test_unique_prompts_have_nothing_in_common_and_the_length_asked_for() -> Non
     assert {ask.output_tokens for ask in found} == {40}
     texts = [messages(ask)[0]["content"] for ask in found]
     assert all(common(one, other) < 9 for one, other in pairwise(sorted(texts)))
+
+
+@pytest.mark.parametrize("name", ["unique", "conversations", "hundred", "long", "mixed", "structured"])
+def test_nothing_of_a_templates_own_is_what_prompts_have_in_common(name: str) -> None:
+    """The starter's system prompt is a tenth of 256 tokens, and a third of 64: unique prompts had that much cached."""
+    terms = Terms("m", tokens_per_word=1.0, overhead=30.0, paired=3.0)
+    found = [each[0] for each in asks(name, 8, terms=terms)]
+    assert all([message["role"] for message in messages(ask)] == ["system", "user"] for ask in found)
+    heads = sorted(messages(ask)[0]["content"] for ask in found)
+    assert all(common(one, other) < 9 for one, other in pairwise(heads))
+    if name == "unique":
+        assert {tokens(ask) for ask in found} == {100}
+
+
+def test_shared_has_the_length_asked_for() -> None:
+    terms = Terms("m", tokens_per_word=1.0, overhead=30.0, paired=3.0)
+    assert {tokens(each[0]) for each in asks("shared", 10, terms=terms)} == {100 - NAME_TOKENS}
 
 
 def test_lengths_are_in_the_servers_tokens() -> None:
