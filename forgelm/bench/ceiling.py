@@ -29,12 +29,13 @@ from forgelm.machine import read_gpus, read_machine
 LEAST_BYTES = 512 << 20
 CACHES = 2
 """The array is so many times the caches' size, where memory allows."""
-MOST_BYTES = 1 << 30
+MOST_BYTES = 4 << 30
 PASSES = 5
 SIDE = 1536
 """Of the square matrices."""
+CACHE_FILES = ("level", "shared_cpu_list", "size")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-CACHE_SIZES = Path("/sys/devices/system/cpu/cpu0/cache")
+CPUS = Path("/sys/devices/system/cpu")
 
 
 class Speeds(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ def measure_ceiling(model: Path, *, gpu: bool = False) -> Ceiling:
         bytes_per_token=weights.bytes_per_token,
         flops_per_token=weights.flops_per_token,
         where=speeds.where,
+        cache_bytes=0 if gpu else cache_bytes(),
     )
 
 
@@ -100,7 +102,7 @@ def _read(record: Path, boot: str) -> Speeds | None:
 
 def _bandwidth(cores: int) -> float:
     """Bytes per second that all cores together read."""
-    size = array_bytes(_cache_bytes(), read_machine().memory.available) // cores
+    size = array_bytes(cache_bytes(), read_machine().memory.available) // cores
     parts = [np.ones(size // 8, dtype=np.int64) for _ in range(cores)]
     return max(_pass(parts) for _ in range(PASSES))
 
@@ -121,10 +123,21 @@ def _pass(parts: Sequence[npt.NDArray[np.int64]]) -> float:
     return sum(part.nbytes for part in parts) / (time.perf_counter() - begun)
 
 
-def _cache_bytes(sizes: Path = CACHE_SIZES) -> int:
-    """The largest cache; 0 where the system doesn't say."""
-    found = [path.read_text(encoding="ascii").strip() for path in sizes.glob("index*/size")]
-    return max((int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] for text in found if text[-1:] in "KM"), default=0)
+def cache_bytes(cpus: Path = CPUS) -> int:
+    """All caches of the last level together; 0 where the system doesn't say.
+
+    Some processors have one for each few cores: each keeps its part of what all of them read.
+    """
+    found: dict[tuple[int, str], int] = {}
+    for index in cpus.glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level, shared, size = ((index / name).read_text(encoding="ascii").strip() for name in CACHE_FILES)
+            found[int(level), shared] = int(size[:-1]) << {"K": 10, "M": 20}[size[-1:]]
+        except (OSError, ValueError, KeyError):
+            # Cores that are off, and virtual machines, have files that are empty or not there.
+            continue
+    last = max((level for level, _ in found), default=0)
+    return sum(size for (level, _), size in found.items() if level == last)
 
 
 def _flops() -> float:

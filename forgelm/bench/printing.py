@@ -8,16 +8,21 @@ from rich.console import Console
 from rich.table import Table
 
 from forgelm.bench.result import Ceiling, Result, Row, Spread, to_line
-from forgelm.bench.rows import clients_text
 from forgelm.errors import ConfigError
 
 NONE = "—"
 WIDTH = 160
 """Columns where there is no terminal to ask."""
 HEADINGS = (
-    "workload", "load", "done", "failed", "TTFT s", "ITL ms", "whole s", "out tok/s", "all tok/s", "cached",
-    "RSS GB", "VRAM GB", "of ceiling",
+    "\nworkload", "\nload", "\ndone", "TTFT\ns", "ITL\nms", "whole\ns", "out\ntok/s", "\ncached", "RSS\nGB",
+    "VRAM\nGB", "of\nmax",
 )  # fmt: skip
+CAPTION = (
+    "load: so many clients, or so many requests a second. Latencies: p50/p95/p99 to the first token, between tokens, "
+    "and of the whole answer. of max: decoding, of what the ceiling allows."
+)
+OPTIONAL = ("VRAM\nGB", "of\nmax")
+"""Columns that aren't there where no row has anything in them: 100 characters are few."""
 
 
 def print_result(result: Result, *, colour: bool) -> None:
@@ -33,23 +38,32 @@ def make_table(result: Result) -> Table:
     """The table alone."""
     subject = result.subject
     named = filter(None, (subject.server, subject.version, subject.model, subject.quant, subject.profile))
+    lines = [_cells(row, result.ceiling) for row in result.rows]
+    shown = [
+        index
+        for index, heading in enumerate(HEADINGS)
+        if heading not in OPTIONAL or any(line[index] != NONE for line in lines)
+    ]
     table = Table(
         title=" · ".join(named),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        caption="Latencies: p50/p95/p99 to the first token, between tokens, and of the whole answer.",
+        # All columns at once have no room for more than one blank between them.
+        padding=(0, len(shown) < len(HEADINGS), 0, 0),
+        caption=CAPTION,
         caption_justify="left",
     )
-    for index, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if index < 2 else "right")
-    for row in result.rows:
-        table.add_row(*_cells(row, result.ceiling))
+    for index in shown:
+        table.add_column(HEADINGS[index], justify="left" if index == 0 else "right")
+    for line in lines:
+        table.add_row(*(line[index] for index in shown))
     return table
 
 
 def decode_share(row: Row, ceiling: Ceiling | None) -> float | None:
-    """Decoding as a part of what is possible. Only one client alone has all of the bandwidth for its sequence."""
-    if ceiling is None or row.load != "closed" or row.clients != 1 or not row.decode_rate:
+    """Decoding as a part of what is possible. Only one client alone has all of the bandwidth for its sequence, and
+    only a model that no cache can hold needs it."""
+    if ceiling is None or ceiling.in_cache or row.load != "closed" or row.clients != 1 or not row.decode_rate:
         return None
     return row.decode_rate / ceiling.decode
 
@@ -58,14 +72,12 @@ def _cells(row: Row, ceiling: Ceiling | None) -> tuple[str, ...]:
     share = decode_share(row, ceiling)
     return (
         row.workload,
-        clients_text(row.clients) if row.load == "closed" else f"{row.rate:.3g}/s",
-        str(row.requests),
-        str(row.failed),
+        str(row.clients) if row.load == "closed" else f"{row.rate:.3g}/s",
+        f"{row.requests}/{row.requests + row.failed}" if row.failed else str(row.requests),
         _latencies(row.ttft, 1.0),
         _latencies(row.itl, 1e3),
         _latencies(row.e2e, 1.0),
         f"{row.output_rate:.1f}",
-        f"{row.total_rate:.1f}",
         f"{row.cached_tokens / row.prompt_tokens:.0%}" if row.prompt_tokens else NONE,
         NONE if row.peak_rss is None else f"{row.peak_rss / 1e9:.2f}",
         NONE if row.peak_vram is None else f"{row.peak_vram / 1e9:.2f}",
@@ -87,12 +99,14 @@ def three_digits(value: float) -> str:
 def _ceiling_lines(ceiling: Ceiling | None) -> list[str]:
     if ceiling is None:
         return []
+    size = f"{ceiling.cache_bytes / 1e6:,.0f} MB"
+    cached = f" The model may lie in the processor's cache of {size}: memory isn't what limits it."
     return [
         f"Ceiling of {ceiling.where}: decode {ceiling.decode:,.0f} tok/s for one sequence "
         f"({ceiling.bandwidth / 1e9:.1f} GB/s over {ceiling.bytes_per_token / 1e6:,.1f} MB a token), prefill "
         f"{ceiling.prefill:,.0f} tok/s ({ceiling.flops / 1e9:,.0f} GFLOP/s over "
-        f"{ceiling.flops_per_token / 1e9:.2f} GFLOP a token). What caches hold, and instructions for quantized "
-        "weights, can go beyond it."
+        f"{ceiling.flops_per_token / 1e9:.2f} GFLOP a token). Instructions for quantized weights can go "
+        f"beyond it.{cached if ceiling.in_cache else ''}"
     ]
 
 

@@ -52,7 +52,14 @@ class Ceiling(msgspec.Struct, frozen=True):
     """Weights that one decode step of one sequence reads."""
     flops_per_token: float
     where: str
-    """"cpu", or the GPU's name."""
+    """The processor's or the GPU's name."""
+    cache_bytes: int = 0
+    """Of the processor's largest caches together; 0 for a GPU, and where the system doesn't say."""
+
+    @property
+    def in_cache(self) -> bool:
+        """Whether the caches may hold all of the weights: then memory is no limit."""
+        return self.bytes_per_token <= self.cache_bytes
 
     @property
     def decode(self) -> float:

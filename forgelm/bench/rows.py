@@ -73,7 +73,8 @@ def _loads(wanted: Wanted, workload: Workload) -> Iterator[Load]:
     # A workload that is about a number of clients has one row.
     counts = (workload.clients,) if workload.clients else wanted.clients or (() if wanted.rates else CLIENTS)
     for count in counts:
-        amount = wanted.requests or max(LEAST_REQUESTS, REQUESTS_PER_CLIENT * count)
+        # One for each at least: fewer clients than the row says would be another load.
+        amount = max(wanted.requests, count) if wanted.requests else max(LEAST_REQUESTS, REQUESTS_PER_CLIENT * count)
         yield Closed(count, 0 if wanted.seconds else amount, wanted.seconds)
     for rate in () if workload.clients else wanted.rates:
         yield Open(rate, 0 if wanted.seconds else wanted.requests or LEAST_REQUESTS, wanted.seconds, wanted.arrivals)

@@ -81,7 +81,7 @@ class _Sums:
         if answer.streamed:
             # Control tokens and halves of letters aren't shown: then the end is all there is to see.
             self.ttft.append((answer.arrivals[0] if answer.arrivals else answer.ended) - outcome.due)
-            self.itl += np.diff(answer.arrivals).tolist()
+            self.itl += (np.diff(answer.arrivals) / _at_once(answer)).tolist()
             self.streamed_tokens += answer.tokens
             self.pieces += len(answer.arrivals)
             if len(answer.arrivals) > 1:
@@ -92,6 +92,11 @@ class _Sums:
         if outcome.ask.form:
             self.forms += 1
             self.whole_forms += _is_json(answer.text)
+
+
+def _at_once(answer: Answer) -> float:
+    """Tokens that come with one piece: several, where a server guesses ahead."""
+    return max(1.0, answer.tokens / max(1, len(answer.arrivals)))
 
 
 def _is_json(text: str) -> bool:
@@ -165,7 +170,9 @@ def _notes(sums: _Sums, reasons: dict[str, str]) -> list[str]:
     if sums.uncounted:
         notes.append(f"{sums.uncounted} answers came without usage: their tokens are counted by pieces")
     elif sums.pieces and sums.streamed_tokens > MERGED * sums.pieces:
-        notes.append(f"{sums.streamed_tokens / sums.pieces:.2f} tokens per piece: ITL is the time between pieces")
+        notes.append(
+            f"{sums.streamed_tokens / sums.pieces:.2f} tokens per piece: ITL is a piece's time over its tokens"
+        )
     if sums.short:
         notes.append(f"{sums.short} answers were shorter than asked for")
     if sums.forms > sums.whole_forms:

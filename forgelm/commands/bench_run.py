@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.option("--rate", type=Rates(), help="Open loops: so many requests arrive per second, whatever becomes of them.")
 @click.option("--arrivals", type=click.Choice(["poisson", "constant"]), default="poisson", show_default=True,
               help="Of open loops.")  # fmt: skip
-@click.option("--requests", type=click.IntRange(min=1), help="Of each row.  [default: 16, or 4 for each client]")
+@click.option("--requests", type=click.IntRange(min=1),
+              help="Of each row, one for each client at least.  [default: 16, or 4 for each client]")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Begin no request after so long, instead.")
 @click.option("--prompt-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--output-tokens", type=click.IntRange(min=1), default=64, show_default=True)

@@ -22,6 +22,14 @@ class Habits:
     refuses: frozenset[str] = frozenset()
     """Fields that it answers with a 400."""
     usage: bool = True
+    template: str = ""
+    """What chats without a system prompt begin with."""
+    systems: bool = True
+    """Whether it takes system prompts."""
+    at_once: int = 1
+    """Words of a piece of an answer."""
+    gap: float = 0.0
+    """Seconds between pieces."""
     """Whether it sends counts where it is asked to."""
     delta: str = "content"
     """Where an answer's words are."""
@@ -83,6 +91,10 @@ def other(*, tls: bool = False, **habits: Any) -> Iterator[Other]:
         server.server_close()
 
 
+def _batched(words: list[str], size: int) -> list[list[str]]:
+    return [words[at : at + size] for at in range(0, len(words), size)]
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -130,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.other.next_status()
         if refused:
             self._json(400, {"error": {"message": f"Unrecognized request argument supplied: {refused[0]}"}})
+        elif not habits.systems and any(message["role"] == "system" for message in body.get("messages", ())):
+            self._json(500, {"error": {"message": "System role not supported"}})
         elif status != 200:
             self._json(status, {"error": {"message": "not now", "code": status}})
         else:
@@ -141,6 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: dict[str, Any]) -> None:
         habits = self.other.habits
         prompt = " ".join(m["content"] for m in body["messages"]) if "messages" in body else body["prompt"]
+        if "messages" in body and body["messages"][0]["role"] != "system":
+            prompt = f"{habits.template} {prompt}"
         count = body.get("max_tokens", body.get("max_completion_tokens", 5))
         words = [f"word{number} " for number in range(count)]
         usage = {
@@ -156,8 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for word in words[:2] if habits.breaks else words:
+        for word in words[:2] if habits.breaks else map("".join, _batched(words, habits.at_once)):
             self._event({"choices": [{"index": 0, "delta": self._delta(word), "finish_reason": None}]})
+            threading.Event().wait(habits.gap)
         if habits.breaks:
             self.close_connection = True
             return

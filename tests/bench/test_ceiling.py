@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from forgelm.bench.ceiling import LEAST_BYTES, MOST_BYTES, array_bytes, measure_ceiling, measure_cpu, rate_gpu
+from forgelm.bench.ceiling import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    array_bytes,
+    cache_bytes,
+    measure_ceiling,
+    measure_cpu,
+    rate_gpu,
+)
 from forgelm.bench.weights import parts_of, read_weights, weights_of
 from forgelm.errors import MachineError, ModelError
 from forgelm.gguf.header import Header, Tensor
@@ -106,12 +114,26 @@ def test_the_best_since_the_machine_was_started_counts(tmp_path: Path, monkeypat
     [
         (0, 1 << 40, LEAST_BYTES),
         (300 << 20, 1 << 40, 600 << 20),
-        (1 << 30, 1 << 40, MOST_BYTES),
+        (1 << 32, 1 << 40, MOST_BYTES),
         (0, 1 << 30, 1 << 28),
     ],
 )
 def test_the_array_is_far_larger_than_the_caches_and_fits(caches: int, available: int, expected: int) -> None:
     assert array_bytes(caches, available) == expected
+
+
+def test_caches_of_the_last_level_count_each_once(tmp_path: Path) -> None:
+    """Two groups of two cores, each with a cache of 32 MB; one core says nothing, as one that is off."""
+    for cpu in range(4):
+        for index, (level, shared, size) in enumerate([(1, f"{cpu}", "48K"), (3, f"{cpu & ~1}-{cpu | 1}", "32M")]):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, value in (("level", level), ("shared_cpu_list", shared), ("size", size)):
+                (folder / name).write_text(f"{value}\n")
+    (tmp_path / "cpu4" / "cache" / "index0").mkdir(parents=True)
+    (tmp_path / "cpufreq").mkdir()
+    assert cache_bytes(tmp_path) == 2 * (32 << 20)
+    assert cache_bytes(tmp_path / "cpufreq") == 0
 
 
 class Nvml:

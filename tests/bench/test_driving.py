@@ -50,8 +50,9 @@ def test_our_server_answers_all_of_a_closed_loop(starter_path: Path, name: str) 
 
 def test_prompts_have_the_length_that_the_server_counts(starter_path: Path) -> None:
     with running(starter_path) as live:
-        row = driven(f"http://127.0.0.1:{live.port}", "unique", Closed(2, 8), Sizes(200, 4))
-    assert row.prompt_tokens / 8 == pytest.approx(200, rel=0.1)
+        for name in ("unique", "shared"):
+            row = driven(f"http://127.0.0.1:{live.port}", name, Closed(2, 16), Sizes(256, 2))
+            assert row.prompt_tokens / 16 == pytest.approx(256, rel=0.03), name
 
 
 def test_conversations_are_cached_and_unique_prompts_are_not(starter_path: Path) -> None:
@@ -60,8 +61,8 @@ def test_conversations_are_cached_and_unique_prompts_are_not(starter_path: Path)
         turns = driven(url, "conversations", Closed(2, 6), Sizes(200, 6, turns=3))
         unique = driven(url, "unique", Closed(2, 6), Sizes(200, 6, seed=5))
     assert turns.cached_tokens > turns.prompt_tokens / 2
-    # The template's beginning is everybody's.
-    assert unique.cached_tokens < unique.prompt_tokens / 4
+    # The three tokens before anybody's system prompt.
+    assert unique.cached_tokens < unique.prompt_tokens / 40
 
 
 def test_a_hundred_clients_are_answered(starter_path: Path) -> None:
@@ -94,6 +95,16 @@ def test_llama_server_or_another_is_measured_just_so(starter_path: Path) -> None
         row = driven(server.url, "conversations", Closed(1, 3))
     assert (row.requests, row.failed, row.output_tokens) == (3, 0, 18)
     assert row.prompt_tokens > 3 * 30
+
+
+def test_of_several_tokens_in_one_piece_each_has_its_part_of_the_time() -> None:
+    with other(at_once=4, gap=0.01) as server:
+        row = driven(server.url, "unique", Closed(1, 4), Sizes(40, 16), terms=TERMS)
+    assert row.output_tokens == 4 * 16
+    assert row.itl
+    # Four pieces an answer: three gaps of four tokens each.
+    assert row.itl.mean == pytest.approx(1 / row.decode_rate)
+    assert "4.00 tokens per piece: ITL is a piece's time over its tokens" in row.notes
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -54,7 +55,10 @@ def test_loads_are_what_is_asked_for() -> None:
     sizes = Sizes()
     assert [each.load for each in plan_rows(Wanted(("unique",), sizes))] == [Closed(1, 16), Closed(4, 16)]
     assert [each.load for each in plan_rows(Wanted(("unique",), sizes, rates=(2.0,)))] == [Open(2.0, 16)]
-    assert [each.load for each in plan_rows(Wanted(("unique",), sizes, clients=(2,), requests=3))] == [Closed(2, 3)]
+    assert [each.load for each in plan_rows(Wanted(("unique",), sizes, clients=(2, 5), requests=3))] == [
+        Closed(2, 3),
+        Closed(5, 5),
+    ]
     assert [each.load for each in plan_rows(Wanted(("unique",), sizes, clients=(2,), seconds=5))] == [Closed(2, 0, 5)]
     assert [each.load for each in plan_rows(Wanted(("hundred",), sizes, clients=(2,), rates=(1.0,)))] == [
         Closed(100, 400)
@@ -92,12 +96,32 @@ def cells(found: Result) -> list[list[str]]:
 
 def test_the_table_has_every_figure() -> None:
     latencies = "0.01/0.12/1.23"
-    figures = ["8", "0", latencies, "12.3/123/1230", latencies, "30.0", "80.0", "25%", "1.50", "—"]
-    assert cells(result(row(1), row(4), empty())) == [
-        ["unique", "1", "client", *figures, "40%"],
-        ["unique", "4", "clients", *figures, "—"],
-        ["long", "0.5/s", "0", "3", "—", "—", "—", "0.0", "0.0", "—", "—", "—", "—"],
+    figures = [latencies, "12.3/123/1230", latencies, "30.0", "25%", "1.50"]
+    assert cells(result(row(1), row(4, failed=2), empty())) == [
+        ["unique", "1", "8", *figures, "40%"],
+        ["unique", "4", "8/10", *figures, "—"],
+        ["long", "0.5/s", "0/3", "—", "—", "—", "0.0", "—", "—", "—"],
     ]  # fmt: skip
+    assert cells(result(row(4), ceiling=None)) == [["unique", "4", "8", *figures]]
+
+
+def test_the_widest_table_has_a_hundred_columns() -> None:
+    slow = Spread(12.3, 123.0, 1234.0, 50.0, 1235.0)
+    wide = msgspec.structs.replace(
+        row(), workload="conversations", ttft=slow, e2e=slow, peak_vram=80_000_000_000, requests=400
+    )
+    console = Console(file=StringIO(), width=160, record=True)
+    console.print(make_table(result(wide)))
+    assert max(len(line.rstrip()) for line in console.export_text().splitlines()) <= 100
+
+
+def test_a_model_that_the_cache_may_hold_has_no_share_of_the_memorys_speed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    held = msgspec.structs.replace(CEILING, cache_bytes=100_000_000)
+    assert decode_share(row(1), held) is None
+    print_result(result(row(1), ceiling=held), colour=False)
+    assert "The model may lie in the processor's cache of 100 MB" in capsys.readouterr().out
 
 
 def test_notes_come_once_with_the_rows_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
