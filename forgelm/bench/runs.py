@@ -20,6 +20,8 @@ from forgelm.bench.watching import Watch, watch_server
 from forgelm.errors import ForgeError
 from forgelm.machine import read_gpus
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 @dataclass(frozen=True)
 class Hooks:
@@ -46,17 +48,25 @@ class Target:
 async def _rows(
     target: Target, terms: Terms, planned: Sequence[Planned], watch: Watch | None, hooks: Hooks
 ) -> tuple[list[Row], bool]:
-    """The rows, and whether an interruption ended them early; a second one isn't waited for."""
+    """The rows, and whether an interruption (or SIGTERM) ended them early; a second one isn't waited for."""
     loop, stop, rows = asyncio.get_running_loop(), asyncio.Event(), list[Row]()
 
+    before = {number: signal.getsignal(number) for number in ENDING}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if loop.remove_signal_handler(number):
+                signal.signal(number, handler)
+
     def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
+        restore()
         stop.set()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    for number in ENDING:
+        loop.add_signal_handler(number, interrupt)
     try:
-        for number, each in enumerate(planned):
-            progress = hooks.row(each, len(planned) - number - 1)
+        for index, each in enumerate(planned):
+            progress = hooks.row(each, len(planned) - index - 1)
             rows.append(
                 await drive(
                     target.endpoint, each.workload, each.load, watch=watch, progress=progress, terms=terms, stop=stop
@@ -65,7 +75,7 @@ async def _rows(
             if stop.is_set():
                 break
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        restore()
     return rows, stop.is_set()
 
 

@@ -1,6 +1,7 @@
 """What the commands that measure a server share: lists on the command line, whom to measure, how far it is, the end."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import msgspec
 from forgelm.commands.http import own_key
 from forgelm.commands.progress import progress as bytes_progress
 from forgelm.commands.terminal import coloured
-from forgelm.errors import ConfigError
+from forgelm.errors import ConfigError, ForgeError
 
 if TYPE_CHECKING:
     from forgelm.bench.result import Result
@@ -86,6 +87,8 @@ def target_of(server: Server) -> Iterator["Target"]:
     from forgelm.bench.client import Endpoint
     from forgelm.bench.runs import Target
 
+    # Whoever ends us wants the server that we start, and its files, to end too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if server.url and (server.profile or server.settings):
         raise ConfigError("--url names a server that runs: --profile and --set are for one that is started")
     if server.url or not (server.profile or server.model or server.settings):
@@ -157,7 +160,10 @@ def _words(planned: "Planned", left: int) -> str:
 
 
 def finish(result: "Result", *, as_json: bool, output: Path | None, interrupted: bool) -> None:
-    """Print the table, then the line, and add the line to `output`. Exits as an interrupted program does if it was."""
+    """Print the table, then the line, and add the line to `output`. Exits as an interrupted program does if it was.
+
+    Raises `ForgeError` where no request was answered.
+    """
     from forgelm.bench.printing import append_line, print_result
     from forgelm.bench.result import to_line
 
@@ -168,3 +174,5 @@ def finish(result: "Result", *, as_json: bool, output: Path | None, interrupted:
         append_line(result, output)
     if interrupted:
         raise click.Abort
+    if not any(row.requests for row in result.rows):
+        raise ForgeError("no request was answered")

@@ -40,7 +40,9 @@ def test_a_table_and_then_one_line(live: Live, tmp_path: Path) -> None:
     done = forgelm("bench", "run", "--url", url(live), *arguments, *SMALL, "--output", str(file))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[:2] for line in lines if line.strip().startswith(("unique", "shared"))] == [
+    # Notes on a row begin with its name too: "shared 20/s: …".
+    cells = [line.split() for line in lines if line.strip().startswith(("unique", "shared"))]
+    assert [line[:2] for line in cells if not line[1].endswith(":")] == [
         [name, load] for name in ("unique", "shared") for load in ("1", "2", "20/s")
     ]
     assert "forgelm" in lines[0]
@@ -123,7 +125,16 @@ def test_what_can_not_be_measured_is_said_in_one_line(arguments: list[str], code
     assert len(done.stderr.removeprefix("starting a server\n").splitlines()) == 1
 
 
-def test_ctrl_c_prints_what_there_is(live: Live) -> None:
+def test_a_run_without_any_answer_has_failed() -> None:
+    with other(statuses=(200, 200, 200, 200, *[500] * 4)) as server:
+        done = forgelm("bench", "run", "--url", server.url, "--clients", "1", "--requests", "4", *SMALL)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "forgelm: no request was answered"
+    assert last(done.stdout)["rows"][0]["errors"] == {"500": 4}
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_prints_what_there_is(live: Live, ending: signal.Signals) -> None:
     arguments = ("bench", "run", "--url", url(live), "--clients", "1,2", "--seconds", "600", *SMALL)
     process = start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -131,7 +142,7 @@ def test_ctrl_c_prints_what_there_is(live: Live) -> None:
         while "1 client" not in process.stderr.readline():
             assert process.poll() is None
         live_until_busy(live)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
@@ -209,6 +220,7 @@ def test_a_load_is_recorded_and_repeated(live: Live, tmp_path: Path) -> None:
         (["record", "--url", "{url}", "--output", "{}/old"], 2, "exists already"),
         (["record", "--url", "{url}", "--listen", "192.0.2.1:1", "--output", "{}/new"], 2, "can't be listened on"),
         (["replay", "{}/old"], 2, "is no trace"),
+        (["replay", "{}/empty"], 2, "is no trace: its first line is empty"),
         (["replay", "{}/nowhere"], 2, "can't be read"),
     ],
 )
@@ -216,6 +228,7 @@ def test_what_can_not_be_recorded_or_replayed_is_one_line(
     live: Live, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (tmp_path / "old").write_text("nonsense\n")
+    (tmp_path / "empty").touch()
     done = forgelm("bench", *(each.replace("{url}", url(live)).replace("{}", str(tmp_path)) for each in arguments))
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
