@@ -21,7 +21,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def slow(starter_path: Path) -> Iterator[Live]:
     """A server whose answers are long, and take a while."""
-    with running(starter_path, fake={"step": 0.005, "script": script(starter_path, LONG)}) as server:
+    with running(starter_path, fake={"step": 0.002, "script": script(starter_path, LONG)}) as server:
         yield server
 
 
@@ -54,7 +54,7 @@ def test_the_answer_is_seen_while_it_is_written_and_stopping_stops_the_engine(pa
     assert re.search(r"tok/s · TTFT .* · \d+ tokens", page.text(".figures"))
     page.sees("#running", "1")
     page.click("#send", "Stop")
-    assert "Line 119" not in page.answer().text
+    assert "Line 399" not in page.answer().text
     assert page.text(".figures").endswith("stopped")
     slow.idle()
     page.sees("#running", "0")
@@ -172,7 +172,7 @@ def test_a_model_that_does_not_think_is_not_asked_to(page: Browser, rich: Live) 
 def test_thinking_is_folded(page: Browser, qwen35_vocab_path: Path) -> None:
     thoughts = "Let me think about it. " * 12
     said = script(qwen35_vocab_path, f"{thoughts}\n</think>\n\nIt is **42**.")
-    with running(qwen35_vocab_path, fake={"step": 0.01, "script": said}) as server:
+    with running(qwen35_vocab_path, fake={"step": 0.005, "script": said}) as server:
         page.open(base_of(server)).click("#settings > summary")
         page.choose("#set-thinking", "on")
         page.say("What is it?")

@@ -60,6 +60,7 @@ class Shop:
             return state if state["state"] == "done" else None
 
         found: dict[str, Any] = until(done, "it is here")
+        until(lambda: found["model"] in [each["id"] for each in self.ask("GET", "/v1/models")["data"]], "it is listed")
         return found
 
 
@@ -161,9 +162,10 @@ def test_a_licence_is_asked_for(page: Browser, shop: Shop) -> None:
 
 
 def test_a_download_is_stopped_and_goes_on(page: Browser, shop: Shop) -> None:
-    shop.hub.faults.rate = RATE / 16
     page.open(shop.server.base)
     search(page, f"{repo('slow')}:Q8_0")
+    page.sees("#plan button", "Download")
+    shop.hub.faults.rate = RATE / 16
     page.click("#plan button", "Download")
     page.sees(".job", file("slow"), "B/s")
     # Whoever looks elsewhere and comes back, even to a new page, finds it going on.
@@ -184,7 +186,6 @@ def test_a_download_is_stopped_and_goes_on(page: Browser, shop: Shop) -> None:
 def test_a_model_that_is_gone_is_told_and_the_old_one_stays(page: Browser, shop: Shop) -> None:
     job = shop.fetched("gone")
     page.open(shop.server.base)
-    page.find("#model").send_keys(Keys.NULL)
     page.until(lambda: page.all(f'#model option[value="{job["model"]}"]'), "it is listed")
     first = page.find("#model").get_attribute("value")
     Path(job["path"]).unlink()

@@ -55,4 +55,4 @@ def answer() -> int:
 The end.
 """
 
-LONG = "".join(f"Line {number} of a long answer, with **bold** words and `code` in it.\n\n" for number in range(120))
+LONG = "".join(f"Line {number} of a long answer, with **bold** words and `code` in it.\n\n" for number in range(400))
