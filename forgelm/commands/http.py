@@ -25,6 +25,12 @@ class Refusal(msgspec.Struct, frozen=True):
     error: Failure | str | None = None
 
 
+def local_url(host: str, port: int | str) -> str:
+    """Where a server of this machine that listens on `host` is reached from here."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
+
+
 def own_key() -> str:
     """The key that the environment has; "" without one. Of a server's several the first is as good as any."""
     key = os.environ.get("FORGELM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

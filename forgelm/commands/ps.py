@@ -12,7 +12,7 @@ import click
 import msgspec
 import rich_click
 
-from forgelm.commands.http import connect, failures, own_key, refusal
+from forgelm.commands.http import connect, failures, local_url, own_key, refusal
 from forgelm.commands.terminal import one_line
 from forgelm.config import Server
 from forgelm.errors import ForgeError
@@ -50,9 +50,7 @@ def _own_url() -> str:
     """Where a server of this machine's listens, as far as variables tell."""
     profile = os.environ.get("FORGELM_PROFILE")
     server = load_profile(profile).server if profile else Server()
-    host = os.environ.get("FORGELM_HOST") or server.host
-    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    return f"http://{f'[{host}]' if ':' in host else host}:{os.environ.get('FORGELM_PORT') or server.port}"
+    return local_url(os.environ.get("FORGELM_HOST") or server.host, os.environ.get("FORGELM_PORT") or server.port)
 
 
 def _root(url: str) -> str:

@@ -5,6 +5,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.processes.serving import serve, until
@@ -85,6 +86,15 @@ def test_port_0_picks_one_and_says_which(starter_path: Path, tmp_path: Path) -> 
     with serve(tmp_path, fake={}) as server:
         server.ready()
         until(lambda: f"http://127.0.0.1:{server.port}/v1" in server.output, "the address is printed")
+
+
+def test_an_ipv6_address_is_printed_as_urls_have_it(starter_path: Path, tmp_path: Path) -> None:
+    with serve(tmp_path, "--host", "::1", fake={}) as server:
+        until(lambda: "ForgeLM serves" in server.output, "it is ready")
+        assert f" at http://[::1]:{server.port}/v1\n" in server.output
+        assert httpx.get(f"http://[::1]:{server.port}/v1/models", trust_env=False).status_code == 200
+        where = {"FORGELM_HOST": "::1", "FORGELM_PORT": str(server.port)}
+        assert forgelm("ps", env=where).returncode == 0
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
