@@ -163,13 +163,19 @@ def test_a_licence_is_asked_for(page: Browser, shop: Shop) -> None:
 
 def test_a_download_is_stopped_and_goes_on(page: Browser, shop: Shop) -> None:
     page.open(shop.server.base)
+    page.js(
+        """const real = fetch; window.fetch = (at, how) => {
+        if (/downloads\\/\\w/.test(at)) window.followed = how.signal;
+        return real(at, how); };"""
+    )
     search(page, f"{repo('slow')}:Q8_0")
     page.sees("#plan button", "Download")
     shop.hub.faults.rate = RATE / 16
     page.click("#plan button", "Download")
     page.sees(".job", file("slow"), "B/s")
-    # Whoever looks elsewhere and comes back, even to a new page, finds it going on.
+    # Whoever looks elsewhere and comes back, even to a new page, finds it going on; meanwhile nobody listens.
     page.click("#to-chat")
+    assert page.js("return window.followed.aborted")
     page.driver.refresh()
     page.click("#to-models")
     page.sees(".job", file("slow"), "B/s")
@@ -196,6 +202,23 @@ def test_a_model_that_is_gone_is_told_and_the_old_one_stays(page: Browser, shop:
     page.click("#notice-close")
     page.misses("#notice")
     page.behaved(refused=True)
+
+
+def test_the_file_that_was_asked_for_last_is_the_one_shown(page: Browser, shop: Shop) -> None:
+    page.open(shop.server.base)
+    page.js(
+        """const real = fetch; window.fetch = async (at, how) => {
+        const answer = await real(at, how);
+        if (String(at).endsWith("inspect") && !window.release) await new Promise((go) => { window.release = go; });
+        return answer; };"""
+    )
+    search(page, repo("first"))
+    page.until(lambda: page.js("return Boolean(window.release)"), "the first answer is held back")
+    page.find("#search-field").clear()
+    search(page, repo("second"))
+    page.sees("#plan h3", repo("second"))
+    page.driver.execute_async_script("window.release(); setTimeout(arguments[0], 50)")
+    assert page.text("#plan h3") == repo("second")
 
 
 def test_what_the_hub_has_not_is_said(page: Browser, shop: Shop) -> None:
