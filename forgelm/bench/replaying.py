@@ -12,9 +12,8 @@ from typing import Any
 
 from forgelm.bench.streams import OK
 from forgelm.bench.terms import Terms
-from forgelm.bench.texts import Texts
 from forgelm.bench.trace import BLOCK, Part, Recorded, read_trace
-from forgelm.bench.workloads import Ask, Message, Session, Workload, said
+from forgelm.bench.workloads import Ask, Message, Session, Workload, said, texts_of
 from forgelm.errors import ConfigError
 
 MESSAGE_TOKENS = 5
@@ -35,13 +34,16 @@ class Replay:
     notes: tuple[str, ...]
 
 
-def read_replay(path: Path, terms: Terms, speed: float = 1.0) -> Replay:
-    """The trace for a server with these terms, `speed` times as fast. Raises `ConfigError` for what is no trace."""
+def read_replay(path: Path, terms: Terms, speed: float = 1.0, seed: int = 0) -> Replay:
+    """The trace for a server with these terms, `speed` times as fast. Raises `ConfigError` for what is no trace.
+
+    Words are made up from `seed`: a server that has seen them before would have them in its cache.
+    """
     head, recorded = read_trace(path)
     usable = [each for each in recorded if each.status == OK and each.output_tokens]
     if not usable:
         raise ConfigError(f"{path.name} has no request that was answered")
-    asks = _Verbatim(usable) if head.text else _Shaped(usable, terms)
+    asks = _Verbatim(usable) if head.text else _Shaped(usable, terms, seed)
     begun = usable[0].at
     times = tuple((each.at - begun) / speed for each in usable)
     wanted = isinstance(asks, _Shaped) and asks.wanted
@@ -76,9 +78,10 @@ class _Verbatim:
 class _Shaped:
     """Requests of the same shapes."""
 
-    def __init__(self, recorded: Sequence[Recorded], terms: Terms) -> None:
+    def __init__(self, recorded: Sequence[Recorded], terms: Terms, seed: int) -> None:
         self._recorded = recorded
         self._terms = terms
+        self._seed = seed
         self._ends = _block_ends(recorded, terms)
         self.wanted = {part.answer_of for one in recorded for part in one.parts if part.answer_of is not None}
         """Numbers of requests whose answers are sent back later."""
@@ -124,7 +127,7 @@ class _Shaped:
         if block not in self._made:
             per_word = self._terms.tokens_per_word
             count = round(end / per_word) - round(start / per_word)
-            texts = Texts(int(block, 16))
+            texts = texts_of(self._seed, int(block, 16))
             # A name for each block would make prompts a twentieth longer than they are counted here.
             self._made[block] = (texts.more(count) if start else texts.words(count)) if count > 0 else ""
         return self._made[block]

@@ -30,6 +30,8 @@ SHORT, LONG = 16, 144
 TRIES = 3
 """A server that is loading, or full, gets some time."""
 PATIENCE = 2.0
+LISTING_SECONDS = 30.0
+"""For the list of models."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -128,11 +130,13 @@ async def learn(endpoint: Endpoint) -> Terms:
 async def _listed(endpoint: Endpoint) -> tuple[Listed, ...]:
     """The server's models; none where it has no such list."""
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-    async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=30.0) as http:
+    async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=LISTING_SECONDS) as http:
         try:
             response = await http.get(f"{endpoint.base}/models")
+        except httpx.TimeoutException:
+            raise ForgeError(f"{endpoint.base} doesn't answer within {LISTING_SECONDS:.0f} s") from None
         except httpx.HTTPError as error:
-            raise ForgeError(f"{endpoint.base} doesn't speak HTTP: {error}") from None
+            raise ForgeError(f"{endpoint.base} doesn't speak HTTP: {str(error) or 'it hung up'}") from None
     if response.status_code in (401, 403):
         raise ForgeError(f"{endpoint.base} wants another API key ({response.status_code}): set FORGELM_API_KEY")
     if response.status_code != httpx.codes.OK:

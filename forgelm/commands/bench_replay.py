@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 @server_options
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
               help="How many times as fast requests arrive.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0),
+              help="Of the made-up words.  [default: the clock, so that no server knows them from before]")  # fmt: skip
 @click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure what the machine allows.")
 @click.option("--output", type=click.Path(path_type=Path), help="Add the JSON line to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON line alone.")
@@ -33,6 +36,7 @@ def replay(
     settings: tuple[str, ...],
     model_file: Path | None,
     speed: float,
+    seed: int | None,
     ceiling: bool,
     output: Path | None,
     as_json: bool,
@@ -51,10 +55,11 @@ def replay(
 
     log.configure("error")
     read_trace(trace)  # refuses what is none before a server is started
-    notes = [f"{trace.name} at speed {speed:g}"]
+    seed = int(time.time()) if seed is None else seed
+    notes = [f"{trace.name} at speed {speed:g}, seed {seed}"]
 
     def plan(terms: "Terms") -> list["Planned"]:
-        found = read_replay(trace, terms, speed)
+        found = read_replay(trace, terms, speed, seed)
         notes.extend(found.notes)
         return [Planned(found.workload, Timed(found.times))]
 

@@ -64,6 +64,17 @@ def test_what_is_refused_is_left_out_from_then_on(refuses: set[str]) -> None:
     assert any("ignore_eos" in note for note in terms.notes()) == ("ignore_eos" in refuses)
 
 
+def test_what_hangs_up_is_no_server() -> None:
+    async def run() -> None:
+        listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        async with listener:
+            port = listener.sockets[0].getsockname()[1]
+            with pytest.raises(ForgeError, match=r"/v1 doesn't speak HTTP: .+"):
+                await learn(Endpoint(f"http://127.0.0.1:{port}"))
+
+    asyncio.run(run())
+
+
 def test_a_server_without_usage_is_counted_by_pieces_and_that_is_said() -> None:
     with other(usage=False) as server:
         terms = learned(server)

@@ -203,12 +203,12 @@ def test_a_load_is_recorded_and_repeated(live: Live, tmp_path: Path) -> None:
         process.wait()
     assert (process.returncode, said.strip()) == (0, f"3 requests in {trace}")
     assert "xyzzy" not in trace.read_text()
-    done = forgelm("bench", "replay", str(trace), "--url", url(live), "--speed", "4", "--no-ceiling")
+    done = forgelm("bench", "replay", str(trace), "--url", url(live), "--speed", "4", "--seed", "7", "--no-ceiling")
     assert done.returncode == 0, done.stderr
     found = last(done.stdout)
     row = found["rows"][0]
     assert (found["bench"], row["workload"], row["requests"], row["output_tokens"]) == ("replay", "replay", 3, 12)
-    assert found["notes"][0] == "trace.jsonl at speed 4"
+    assert found["notes"][0] == "trace.jsonl at speed 4, seed 7"
     assert any("requests were sent" in note for note in row["notes"])
 
 
