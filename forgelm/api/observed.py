@@ -37,20 +37,33 @@ class Observed:
         self._cpu = CpuTime()
         self._polling: asyncio.Task[None] | None = None
         """The registry is being asked for its downloads."""
+        self._scraping: asyncio.Task[bytes] | None = None
+        """A look that isn't over yet."""
         self._wire()
 
     async def scrape(self) -> bytes:
-        """The exposition, as things are now."""
-        metrics = self._service.metrics
-        self._poll_registry()
-        metrics.gpus.show(await self._gpus.read())
-        self._uses = list(self._processes())
-        return metrics.render()
+        """The exposition, as things are now. Whoever asks meanwhile gets the same: many scrapers cost as one does."""
+        if self._scraping is None:
+            self._scraping = asyncio.create_task(self._look())
+        # The first one may leave, and others still wait.
+        return await asyncio.shield(self._scraping)
 
     def close(self) -> None:
         """Ask nobody anything any more."""
-        if self._polling is not None:
-            self._polling.cancel()
+        for task in (self._polling, self._scraping):
+            if task is not None:
+                task.cancel()
+
+    async def _look(self) -> bytes:
+        metrics = self._service.metrics
+        try:
+            self._poll_registry()
+            metrics.gpus.show(await self._gpus.read())
+        finally:
+            # From here on nobody waits for anything: what comes now is for the next look.
+            self._scraping = None
+        self._uses = list(self._processes())
+        return metrics.render()
 
     def _wire(self) -> None:
         server, steps = self._service.metrics.server, self._service.metrics.steps

@@ -115,6 +115,8 @@ class RegistryClient:
         return (await self._ask("GET", "/downloads", Downloads)).downloads
 
     async def _ask(self, method: str, path: str, kind: type[Body], content: bytes | None = None) -> Body:
+        if self._http.is_closed:
+            raise RegistryUnavailable("the server is stopping")
         try:
             answer = await self._http.request(method, path, content=content, headers={"accept": "application/json"})
         except httpx.HTTPError as error:
