@@ -14,17 +14,13 @@ import msgspec
 
 from forgelm.bench.judging import Figures, hopeless, judge
 from forgelm.bench.space import DEFAULT, Settings, Value, grid
-from forgelm.bench.tuning_types import Goal, Lab, Outcome, Pair, Trial, Verdict, Watch
+from forgelm.bench.tuning_types import Goal, Lab, Outcome, Pair, TimeIsUp, Trial, Verdict, Watch
 from forgelm.errors import MachineError
 
 SEEN = 2
 """Pairs of a candidate whose quality rules it out: enough for the table to say what it would have brought."""
 TRIES = 3
 """Pairs in which the incumbent fails before the candidate is given up: it isn't the candidate's fault alone."""
-
-
-class _TimeIsUp(Exception):
-    """What is left belongs to the last comparison."""
 
 
 class Search:
@@ -47,7 +43,7 @@ class Search:
         try:
             for settings, left in self._candidates():
                 self._challenge(settings, left)
-        except _TimeIsUp:
+        except TimeIsUp:
             complete = False
         return self._confirmed(complete)
 
@@ -55,7 +51,10 @@ class Search:
 
     def _measure_default(self) -> None:
         self._watch.begins(DEFAULT, self._total())
-        sample = self._lab.alone(DEFAULT)
+        try:
+            sample = self._lab.alone(DEFAULT)
+        except TimeIsUp:
+            raise MachineError("the time was up before the default was measured once") from None
         if sample.failure:
             raise MachineError(f"the default can't be measured: {sample.failure}")
         trial = Trial({}, "default", "", samples=(sample,), quality=self._quality_where_asked())
@@ -176,13 +175,13 @@ class Search:
     # --- time ---
 
     def _require_time(self) -> None:
-        """Raise `_TimeIsUp` when what is left is what the last comparison takes."""
+        """Raise `TimeIsUp` when what is left is what the last comparison takes."""
         if not self._goal.seconds:
             return
         pair = median(self._pair_seconds) if self._pair_seconds else 0.0
         last = pair * self._goal.final_pairs if self._incumbent else 0.0
         if self._clock() - self._began + pair + last > self._goal.seconds:
-            raise _TimeIsUp
+            raise TimeIsUp
 
     # --- the end ---
 

@@ -25,7 +25,7 @@ from forgelm.bench.serving import Serving, serving
 from forgelm.bench.space import MODEL, Settings, settle
 from forgelm.bench.terms import Terms, learn
 from forgelm.bench.tuning_state import Record, State, digest
-from forgelm.bench.tuning_types import Pair, Quality, Sample
+from forgelm.bench.tuning_types import Pair, Quality, Sample, TimeIsUp
 from forgelm.bench.watching import watch_tree
 from forgelm.config import Engine, Profile
 from forgelm.errors import ConfigError, ForgeError
@@ -36,6 +36,9 @@ QUALITY_KEYS = (MODEL, "engine.kv_type")
 
 TIMES, LEAST_SECONDS = 5, 30.0
 """A measurement that takes so many times as long as the default's, and this on top, is given up."""
+
+FOREVER = 1e9
+"""Seconds: more than anybody waits, and still a time that an event loop can wait for."""
 
 Check = Callable[[Profile, Path], None]
 """Raises `ForgeError` when a profile with that model can't run here."""
@@ -58,7 +61,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     together: bool
     """Whether two servers may run side by side."""
     seconds: float = 0.0
-    """The longest that measuring the default may take; 0 is as long as it takes."""
+    """That the search may take, the last comparison not counted; 0 is as long as it takes."""
 
     def model(self, settings: Settings) -> str:
         """The name of a candidate's file."""
@@ -94,7 +97,8 @@ class ServerLab:
         self._check = check
         self._measure_quality = measure_quality
         self._running: dict[tuple[str, str], _Running] = {}
-        self._patience = bench.seconds or None
+        self._patience = FOREVER
+        self._until = time.monotonic() + (bench.seconds or FOREVER)
 
     def __enter__(self) -> "ServerLab":
         return self
@@ -119,7 +123,7 @@ class ServerLab:
         found = self._state.find(key)
         sample = found.sample if found is not None else None
         if sample is None:
-            sample = self._sample(settings, _seed(key))
+            sample = self._sample(settings, _seed(key), self._until)
             if not sample.failure:
                 self._state.add(Record(key, sample=sample))
         self._patience = LEAST_SECONDS + TIMES * sum(row.seconds for row in sample.rows)
@@ -135,7 +139,8 @@ class ServerLab:
         began = time.monotonic()
         order = (settings, incumbent) if number % 2 else (incumbent, settings)
         # Texts that neither has seen, the same ones for both.
-        samples = [self._sample(each, _seed(key)) for each in order]
+        until = self._until if stage == "search" else time.monotonic() + FOREVER
+        samples = [self._sample(each, _seed(key), until) for each in order]
         candidate, other = samples if number % 2 else samples[::-1]
         pair = Pair(candidate, other, time.monotonic() - began)
         self._state.add(Record(key, pair=pair))
@@ -161,15 +166,17 @@ class ServerLab:
 
     # --- servers ---
 
-    def _sample(self, settings: Settings, seed: int) -> Sample:
+    def _sample(self, settings: Settings, seed: int, until: float) -> Sample:
         try:
             running = self._server(settings)
         except ForgeError as error:
             return Sample(failure=_short(error))
         try:
-            rows = asyncio.run(self._drive(running, seed))
+            rows = asyncio.run(self._drive(running, seed, until))
             lost = next((_loss(row) for row in rows if row.failed or not row.requests), "")
         except TimeoutError:
+            if time.monotonic() >= until:
+                raise TimeIsUp from None
             return self._failed(settings, f"it was given up after {self._patience:.0f} s")
         except ForgeError as error:
             rows, lost = [], str(error)
@@ -188,11 +195,11 @@ class ServerLab:
         found = self._state.find(key)
         return found.quality.values.get("perplexity", 0.0) if found is not None and found.quality is not None else 0.0
 
-    async def _drive(self, running: _Running, seed: int) -> list[Row]:
+    async def _drive(self, running: _Running, seed: int, until: float) -> list[Row]:
         server = running.server
         endpoint = Endpoint(server.url, server.key)
         watch = watch_tree(server.pid)
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(max(0.0, min(self._patience, until - time.monotonic()))):
             return [
                 await drive(endpoint, probe.source(seed + number), probe.load(), watch=watch, terms=running.terms)
                 for number, probe in enumerate(self._bench.probes)

@@ -14,6 +14,10 @@ PAIRS, FINAL_PAIRS = 9, 13
 """From nine on one outlier doesn't ruin the interval."""
 
 
+class TimeIsUp(Exception):
+    """Ends the search: what is left of its time belongs to the last comparison."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     """One measurement of one candidate."""
 
@@ -52,7 +56,10 @@ class Lab(Protocol):
         """One measurement."""
 
     def pair(self, settings: Settings, incumbent: Settings, number: int, stage: str) -> Pair:
-        """The `number`-th measurement of both; `stage` tells those of the search from the last ones."""
+        """The `number`-th measurement of both; `stage` tells those of the search from the last ones.
+
+        Raises `TimeIsUp` when all of the search's time went by meanwhile.
+        """
 
     def quality(self, settings: Settings) -> Quality:
         """Computed once for each file and KV type."""

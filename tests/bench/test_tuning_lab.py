@@ -14,7 +14,7 @@ from forgelm.bench.merits import Effort, parse_merits, probes
 from forgelm.bench.space import Value
 from forgelm.bench.tuning_lab import Bench, ServerLab
 from forgelm.bench.tuning_state import State
-from forgelm.bench.tuning_types import Quality
+from forgelm.bench.tuning_types import Quality, TimeIsUp
 from forgelm.config import Engine, Profile
 from forgelm.errors import MachineError
 from tests import models
@@ -151,9 +151,26 @@ def test_a_server_that_does_not_start_is_a_sample_with_its_reason(
 
 
 def test_a_measurement_that_takes_too_long_is_given_up(bench: Bench, state: State, fake: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other beside other programs are fifty times slower: one took all the time."""
+    with lab(bench, state) as servers:
+        servers.alone({})
+        fake.setattr(servers, "_patience", 0.5)
+        fake.setenv("FORGELM_FAKE_ENGINE", '{"step": 2, "context": 4096}')
+        pair = servers.pair(UB, {}, 0, "search")
+    assert pair.candidate.failure == "it was given up after 0 s"
+
+
+def test_a_measurement_ends_when_the_time_is_up(bench: Bench, state: State, fake: pytest.MonkeyPatch) -> None:
     fake.setenv("FORGELM_FAKE_ENGINE", '{"step": 2, "context": 4096}')
-    with lab(bench, state, seconds=0.5) as servers:
-        assert servers.alone({}).failure == "it was given up after 0 s"
+    before = children()
+    with lab(bench, state, seconds=0.5) as servers, pytest.raises(TimeIsUp):
+        servers.alone({})
+    assert children() == before
+
+
+def test_the_last_comparison_may_take_its_time(bench: Bench, state: State, fake: pytest.MonkeyPatch) -> None:
+    with lab(bench, state, seconds=0.001) as servers:
+        assert servers.pair(UB, {}, 0, "final").candidate.failure == ""
 
 
 def test_what_can_not_run_is_known_beforehand(bench: Bench, state: State) -> None:
