@@ -58,6 +58,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options, Service(driver))
         self.driver.set_script_timeout(PATIENCE)
+        self._log: Callable[[str], list[dict[str, Any]]] = self.driver.get_log
         self.base = ""
         self._spoken: list[str] = []
         self._asked: list[dict[str, Any]] = []
@@ -184,12 +185,12 @@ class Browser:
 
     def console(self) -> list[str]:
         """Everything the console has had since `open`, violations of the policy included."""
-        self._spoken += [entry["message"] for entry in self.driver.get_log("browser")]
+        self._spoken += [entry["message"] for entry in self._log("browser")]
         return self._spoken
 
     def requests(self) -> list[dict[str, Any]]:
         """Requests since `open`: `url`, `method`, and `postData` where there was a body."""
-        for entry in self.driver.get_log("performance"):
+        for entry in self._log("performance"):
             event = json.loads(entry["message"])["message"]
             if event["method"] == "Network.requestWillBeSent":
                 self._asked.append(event["params"]["request"])

@@ -54,7 +54,7 @@ def test_it_runs_as_many_clients_as_fit(page: Browser, eight: Live) -> None:
     # The warm-up answers twice with eight tokens.
     assert done == 12 * 2 * sum(levels) + 16
     assert len(page.all("#bench-plot circle.rate")) == len(page.all("#bench-plot circle.ttft")) == 4
-    assert "8 clients" in page.find("#bench-plot svg").get_attribute("aria-label")
+    assert "8 clients" in str(page.find("#bench-plot svg").get_attribute("aria-label"))
     asked = [prompt for body in page.bodies(TEXT) for prompt in body["prompt"]]
     assert len(asked) == len(set(asked)) == 2 + 2 * sum(levels)
     assert page.text("#bench-start") == "Run the benchmark"

@@ -76,7 +76,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, qwen35_path: Path) -> Itera
         for name in NAMES:
             licence = "llama3" if name == "strict" else "apache-2.0"
             hub.add(repo(name), {file(name): qwen35_path}, license=licence)
-        places = {
+        places: dict[str, Any] = {
             "FORGELM_MODELS": str(folder / "models"),
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_CONFIG_HOME": str(folder / "config"),
@@ -129,7 +129,7 @@ def test_search_download_load_and_back(page: Browser, shop: Shop) -> None:
     page.sees("#load-text", f"Loading {repo('second')}")
     page.sees("#facts", file("second"))
     page.until(lambda: page.find("#model").is_enabled(), "it can be changed again")
-    assert page.find("#model").get_attribute("value").startswith(repo("second"))
+    assert str(page.find("#model").get_attribute("value")).startswith(repo("second"))
     page.choose("#model", next(each for each in shop.listed() if each.startswith(repo("first"))))
     page.sees("#load-text", f"Loading {repo('first')}")
     page.misses("#load")
