@@ -16,6 +16,7 @@ import psutil
 import pytest
 from prometheus_client.utils import floatToGoString
 
+from tests.api.logged import access
 from tests.models import starter_profile
 from tests.processes.serving import Served, alive, serve, until
 from tests.registry.hub.local import LocalHub
@@ -226,6 +227,23 @@ def test_downloads_in_the_metrics(tmp_path: Path, hub: LocalHub, starter_path: P
         text = scraped()
         assert "forgelm_downloads_running 0.0" in text
         assert f"forgelm_download_bytes_total {floatToGoString(starter_path.stat().st_size)}" in text
+
+
+def test_what_the_registry_refuses_counts_as_refused(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:
+    """Its code is in the answer, in the one line of the log and in the metrics."""
+    asked = {"gone": ("DELETE", "/models/none"), "no_route": ("GET", "/nowhere"), "no_json": ("POST", "/download")}
+    with serving(tmp_path, hub, "--model", str(starter_path)) as server:
+        answering(server.ready())
+        codes = []
+        for name, (method, path) in asked.items():
+            answer = ask(server, method, path, headers={"x-request-id": name})
+            codes.append(answer.json()["error"]["code"])
+            (line,) = until(lambda name=name: access(server, name, logger="access"), "its line")  # type: ignore[misc]
+            assert (line["status"], line["error"]) == (answer.status_code, codes[-1])
+        text = server.http.get(f"{server.base}/metrics").text
+    assert codes == ["model_not_found", "not_found", "invalid_value"]
+    for code in codes:
+        assert f'forgelm_errors_total{{code="{code}"}} 1.0' in text
 
 
 def test_the_registrys_death_is_nobodys_concern(tmp_path: Path, hub: LocalHub, starter_path: Path) -> None:

@@ -1,8 +1,9 @@
 """The registry's API under `/registry`, passed on to the sidecar: with the keys and limits of everything here."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,12 +14,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from forgelm.api.access import access_of
+from forgelm.api.access import Access, access_of
 from forgelm.api.named import left
 from forgelm.api.registry_client import RegistryClient
 from forgelm.api.service import Service
-from forgelm.errors import ClientLeft, Conflict, NotFound, RegistryUnavailable
+from forgelm.errors import ClientLeft, Conflict, NotFound, RegistryUnavailable, UpstreamFailed
 from forgelm.fit.budget import present_budget
+from forgelm.ipc.envelope import ErrorEnvelope
 from forgelm.ipc.registry import BUDGET_HEADER, REQUEST_HEADER
 from forgelm.llama.lib import build_info
 
@@ -52,7 +54,7 @@ def registry_routes(service: Service) -> list[HTTPRouteHandler]:
         body = await request.body()
         opening = service.registry.open(request.method, f"{raw}?{query}" if query else raw, body, headers)
         answer = await _unless_left(request, service.registry, opening)
-        return _Passed(service.registry, answer)
+        return _Passed(service.registry, answer, partial(_refused, service, access_of(request.scope)))
 
     return [registry]
 
@@ -101,12 +103,24 @@ async def _unless_left(request: Asked, registry: RegistryClient, opening: Openin
         gone.cancel()
 
 
+def _refused(service: Service, access: Access, body: bytes) -> None:
+    """Count the sidecar's refusal, and have the log tell it, as those of our own."""
+    try:
+        code = msgspec.json.decode(body, type=ErrorEnvelope).error.code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        code = None
+    access.error = code or UpstreamFailed.code
+    service.metrics.requests.errors.labels(access.error).inc()
+
+
 class _Passed:
     """An ASGI app that hands the sidecar's answer on as it comes, until it ends or its client leaves."""
 
-    def __init__(self, registry: RegistryClient, answer: httpx.Response) -> None:
+    def __init__(self, registry: RegistryClient, answer: httpx.Response, refused: Callable[[bytes], None]) -> None:
+        """`refused` is told the body of an answer that is an error."""
         self._registry = registry
         self._answer = answer
+        self._refused = refused
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         copying = asyncio.create_task(self._copy(send))
@@ -123,10 +137,15 @@ class _Passed:
         headers = self._answer.headers
         passed = [(name.encode(), headers[name].encode()) for name in PASSED_BACK if name in headers]
         await send({"type": "http.response.start", "status": self._answer.status_code, "headers": passed})
+        said = b""
         # Where the sidecar dies the stream just ends: its headers are out.
         with suppress(httpx.HTTPError, httpx.StreamError):
             async for chunk in self._answer.aiter_raw():
+                if self._answer.is_error:
+                    said += chunk
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if self._answer.is_error:
+            self._refused(said)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
