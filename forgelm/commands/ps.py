@@ -6,7 +6,7 @@ It talks HTTP to a server that runs already, as `forgelm chat` does.
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -61,13 +61,27 @@ def _root(url: str) -> str:
 def _fetch(url: str, key: str) -> str:
     """What `GET /status` answers. Raises `ForgeError` in one line."""
     with connect(url, key, ANSWER_SECONDS) as client, failures(url):
-        answer = client.get("/status")
+        answer = _answer(client, url)
     if answer.status_code == 404:
         raise ForgeError(f"{url} is no ForgeLM server: it has no /status")
     if answer.status_code != 200:
         raise ForgeError(refusal(answer))
     text: str = answer.text
     return text
+
+
+def _answer(client: Any, url: str) -> Any:
+    """Its response, read in full. Raises `ForgeError` where that takes too long in all."""
+    import httpx
+
+    end, pieces = time.monotonic() + ANSWER_SECONDS, []
+    with client.stream("GET", "/status") as answer:
+        for piece in answer.iter_bytes():
+            pieces.append(piece)
+            # The client's own limit is for each piece.
+            if time.monotonic() > end:
+                raise ForgeError(f"{url} doesn't answer in time")
+        return httpx.Response(answer.status_code, content=b"".join(pieces), request=answer.request)
 
 
 def _decoded(body: str, url: str) -> ServerStatus:

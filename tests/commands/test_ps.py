@@ -5,11 +5,14 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from forgelm.commands import ps as module
+from forgelm.errors import ForgeError
 from tests.api.live import CHAT, Live, message, running, until
 from tests.program import forgelm
 
@@ -151,14 +154,15 @@ def test_what_is_no_address(url: str) -> None:
 
 
 @contextmanager
-def answering(status: int, body: str) -> Iterator[str]:
+def answering(status: int, body: str | Iterator[bytes]) -> Iterator[str]:
     """Any other program's HTTP server; its address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(body.encode())
+            with suppress(OSError):
+                self.wfile.writelines([body.encode()] if isinstance(body, str) else body)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -171,6 +175,22 @@ def answering(status: int, body: str) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and all of them never."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.3)
+    ended = threading.Event()
+
+    def body() -> Iterator[bytes]:
+        while not ended.wait(0.01):
+            yield b" "
+
+    with answering(200, body()) as url:
+        result = CliRunner().invoke(module.ps, ["--url", url])
+        ended.set()
+    assert isinstance(result.exception, ForgeError)
+    assert str(result.exception) == f"{url} doesn't answer in time"
 
 
 def test_what_strangers_wrote_stays_in_its_line(server: Live) -> None:
