@@ -1,6 +1,7 @@
 """Who may scrape, and where: the API's port, a port of their own, a token, a key."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_a_token_file(tmp_path: Path) -> None:
             read_token(str(path))
     with pytest.raises(ConfigError, match=r"^the metrics token file /nowhere can't be read: No such file"):
         read_token("/nowhere")
+
+
+def test_a_driver_that_hangs(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapes go on without it, and the server ends without it: the loop would have waited for its thread for ever."""
+    driver, asked, freed = Driver(card()), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        asked.set()
+        freed.wait()
+
+    monkeypatch.setattr(driver, "nvmlInit", hang)
+    monkeypatch.setattr(observed, "GpuLook", lambda: GpuLook(GpuReader(driver, environ={})))
+    try:
+        with running(starter_path) as server:
+            assert status(server) == status(server) == 200
+            assert asked.is_set()
+            assert server.samples("forgelm_gpu_memory_used_bytes") == {}
+        assert not freed.is_set()
+    finally:
+        freed.set()
 
 
 def test_a_card_and_one_that_goes_away(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
