@@ -183,6 +183,23 @@ def test_slots_that_are_taken(slow: Live) -> None:
     slow.idle()
 
 
+def test_a_request_that_stepped_back_has_no_slot(starter_path: Path) -> None:
+    """Two answers that don't fit beside each other: both have begun, and one waits for the other's memory."""
+    fake = {"context": 512, "slots": 2, "step": 0.01}
+    with running(starter_path, fake=fake, cache={"prefix_cache": False}) as server, ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(server.chat, max_tokens=400) for _ in range(2)]
+
+        def one_stepped_back() -> bool:
+            taken = [each["is_processing"] for each in server.http.get("/slots").json()]
+            # Looked at later: whoever is open now was so before.
+            return (
+                taken == [True, False] and [e.generated_tokens > 50 for e in status_of(server).requests] == [True] * 2
+            )
+
+        until(one_stepped_back, "one steps back")
+        assert [answer.result().status_code for answer in answers] == [200, 200]
+
+
 def test_props(live: Live, starter_path: Path, starter_template: str) -> None:
     found = live.http.get("/props").json()
     assert found["model_path"] == str(starter_path)
