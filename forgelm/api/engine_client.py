@@ -52,7 +52,6 @@ class EngineClient:
     def _show(self) -> None:
         """Let gauges be read from here."""
         requests, steps = self._metrics.requests, self._metrics.steps
-        requests.waiting.read_from(lambda: self._waiting)
         requests.open.read_from(lambda: len(set(self._open.values())))
         steps.running.read_from(lambda: self.stats.running)
         steps.cells.read_from(lambda: self.stats.cells_used)

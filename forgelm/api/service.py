@@ -70,6 +70,7 @@ class Service:
             sidecar.on_working = self._spare
         self._loader = Loader(launcher, self._find, self._reserved)
         self.switcher = Switcher(self._loader, self.client, self.profile, self._loader.find, self._changed)
+        self.metrics.requests.waiting.read_from(lambda: self.waiting)
         self.sides = {each.kind: self._side(each) for each in beside}
         """Models beside the chat model."""
         self._sidecar = sidecar
@@ -107,6 +108,11 @@ class Service:
         """The model that is served, comes next, or would be loaded by the next request."""
         first = self._first.target if isinstance(self._first, Launch) else self._first
         return self.switcher.target or first
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the engine's queue, and those whose model isn't loaded yet."""
+        return self.client.waiting + self.switcher.waiting
 
     @property
     def model_id(self) -> str:

@@ -52,7 +52,7 @@ class StatusReporter:
             restarts=status.restarts,
             models=tuple(_models(service)),
             running=service.client.stats.running,
-            waiting=service.client.waiting,
+            waiting=service.waiting,
             prefill_tokens_per_second=round(prefill, 2),
             decode_tokens_per_second=round(decode, 2),
             cache=_cache(service),

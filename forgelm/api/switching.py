@@ -111,6 +111,11 @@ class Switcher:
         """Whether one model is making way for another, or for none."""
         return self._gate.locked()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a model to be loaded; none of them is in an engine's queue yet."""
+        return self._waiting
+
     def try_lease(self, name: str) -> Served | None:
         """The present model for a request that may have it at once, counted as used; None for one that must wait."""
         current = self.current

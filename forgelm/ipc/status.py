@@ -110,7 +110,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
     running: int
     """Sequences that have a slot."""
     waiting: int
-    """Requests in the queue."""
+    """Requests in the queue, and those that wait for their model to be loaded."""
     prefill_tokens_per_second: float
     """Over the last seconds, as all decode and prefill figures here; 0 while nothing runs."""
     decode_tokens_per_second: float

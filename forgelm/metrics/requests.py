@@ -21,7 +21,9 @@ class Requests:
     """Figures of requests to the chat model."""
 
     def __init__(self, book: Book) -> None:
-        self.waiting = book.gauge("requests_waiting", "Requests in the queue")
+        self.waiting = book.gauge(
+            "requests_waiting", "Requests in the queue, and those that wait for their model to be loaded"
+        )
         self.open = book.gauge("requests_open", "Requests accepted and not ended yet")
         self.ended = book.counter("requests", "Requests ended, by finish reason", "reason", *MODEL)
         self.aborts = book.counter("aborts", "Requests given up before their answer was whole, by cause", "reason")

@@ -385,7 +385,8 @@ def test_too_many_wait(starter_path: Path) -> None:
         stream = server.stream(max_tokens=60, **COUNTED)
         until(lambda: live.gauges()[0] == 1, "it runs")
         asked = [server.ask("other") for _ in range(2)]
-        until(lambda: live.service.switcher._waiting == 2, "two wait")
+        until(lambda: live.gauges()[1] == 2, "two wait")
+        assert live.http.get("/status").json()["waiting"] == 2
         refused = server.ask("other").result()
         assert (refused.status_code, "Retry-After" in refused.headers) == (429, True)
         assert stream.result().done
