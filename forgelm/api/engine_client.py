@@ -177,7 +177,8 @@ class EngineClient:
         for request_id in step.started:
             ticket = self._open.get(request_id)
             if ticket is not None:
-                self._leave_queue(ticket, request_id, now)
+                # The step is over: what it computed for the request was no waiting.
+                self._leave_queue(ticket, request_id, max(ticket.arrived, now - step.stats.seconds))
         generated = 0
         for delta in step.deltas:
             ticket = self._open.get(delta.id)

@@ -140,6 +140,13 @@ def slow(starter_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server.ready()
 
 
+@pytest.mark.parametrize("fields", [{}, {"ignore_eos": True, "stop": ["e"]}], ids=["length", "stop string"])
+def test_what_is_computed_is_no_waiting(slow: Served, fields: dict[str, Any]) -> None:
+    line = the_line(slow, slow.chat(max_tokens=40, **fields))
+    # Both are read by one clock, and a step of this engine takes 0.05 s at least.
+    assert line["ttft_seconds"] - line["queue_seconds"] >= 0.0499
+
+
 def test_a_full_queue(slow: Served) -> None:
     body = {**HI, "stream": True, "max_tokens": 5000}
     with slow.http.stream("POST", f"{slow.base}{CHAT}", json=body, headers=named("runs")) as running:
