@@ -5,11 +5,15 @@ PYTHON ?= python3
 ARGS ?=
 BIN := $(HOME)/.local/bin
 
-.PHONY: help setup run test check install uninstall lock
+# How llama.cpp is compiled: native (this processor), portable (any) or dev (for a debugger). Unset: as it was before.
+MODE ?=
+
+.PHONY: help setup cuda run test check install uninstall lock
 
 help:
 	@echo "make run        set up, fetch the starter model and serve it on 127.0.0.1:8080 (ARGS: flags of forgelm serve)"
-	@echo "make setup      .venv with the locked packages; compiles llama.cpp once (CMAKE_ARGS: more flags for it)"
+	@echo "make setup      .venv with the locked packages; compiles llama.cpp once (CMAKE_ARGS: more flags; MODE: native, portable, dev)"
+	@echo "make cuda       the same with NVIDIA's kernels; needs no CUDA installation (CUDACXX: an nvcc of your own)"
 	@echo "make test       set up and run all tests (ARGS: flags of pytest)"
 	@echo "make check      lint, types and tests"
 	@echo "make install    put the forgelm command on PATH, in ~/.local/bin"
@@ -18,7 +22,10 @@ help:
 
 setup:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is missing: sudo apt install python3" >&2; exit 1; }
-	@"$(PYTHON)" forgelm/bootstrap.py
+	@$(if $(MODE),FORGELM_BUILD_MODE="$(MODE)") "$(PYTHON)" forgelm/bootstrap.py
+
+cuda: export FORGELM_BUILD_CUDA = 1
+cuda: setup
 
 # `exec`: the server is make's own child, so that a signal to make reaches it and nothing is left behind.
 run: setup

@@ -27,7 +27,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from forgelm import bootstrap_cuda as cuda
 from forgelm import bootstrap_engine as engine
+from forgelm.bootstrap_mode import with_cuda
 from forgelm.bootstrap_run import Progress, SetupError, environment, exclusive, fail, log_path, run_pip
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,6 +83,8 @@ def prepare(root: Path) -> None:
         python = venv_python(root)
         wheel = engine.compiled_wheel(python, wanted.wheel, wanted.build, lock[engine.NAME])
         engine.install_wheel(python, wheel)
+        if with_cuda(wanted.build):
+            cuda.install_libraries(python)
         write_launcher(root)
         write_stamp(root, wanted)
         print("Ready: .venv/bin/forgelm", flush=True)

@@ -13,32 +13,40 @@ import shutil
 import tarfile
 from pathlib import Path
 
+from forgelm import bootstrap_cuda as cuda
 from forgelm import paths
+from forgelm.bootstrap_mode import Mode, mode_of, with_cuda
 from forgelm.bootstrap_run import Progress, SetupError, clock, exclusive, fail, log_path, run_pip
 
 NAME = "llama-cpp-python"
-CMAKE_ARGS = "-DLLAVA_BUILD=OFF"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 """Virtual machines announce AMX and fault at its first instruction; only server processors have it at all."""
-BUILD_VARIABLES = ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS")
+BUILD_VARIABLES = (
+    *("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDACXX"),
+    *("FORGELM_BUILD_MODE", "FORGELM_BUILD_CUDA"),
+)
 """What changes the compiled code, beside the processor."""
-CORE_SECONDS = 420
-"""Processor time of one compilation (measured), for the first guess at how long it takes."""
 
 CPU_FEATURE = re.compile(r"v?p?(sse|ssse|avx|amx|fma|bmi|aes|sha|gfni|clmul|f16c|popcnt|abm|movbe|adx|xop|apx)")
 """Kernels add flags for bugs and mitigations with every update; only what a compiler can use names a wheel."""
 
 
 def wheel_key(version: str, build: dict[str, str]) -> str:
-    """Names a compiled wheel: equal keys run on the same machines. Python's version is no part of it (ctypes)."""
-    variables = [f"{name}={build[name]}" for name in BUILD_VARIABLES if build[name]]
-    parts = [version, CMAKE_ARGS, compiler_flags(), *variables, platform.machine(), c_library(), *cpu_features()]
+    """Names a compiled wheel: equal keys run on the same machines. Python's version is no part of it (ctypes).
+
+    Raises `SetupError` for a build that there isn't.
+    """
+    mode = mode_of(build)
+    variables = [f"{name}={build[name]}" for name in BUILD_VARIABLES if build[name] and not name.startswith("FORGELM_")]
+    processor = cpu_features() if mode.tied else []
+    toolkit = [cuda.requirements(cuda.BUILD, cuda.RUN)] if with_cuda(build) else []
+    parts = [version, mode.cmake, flags_for(mode), *variables, platform.machine(), c_library(), *processor, *toolkit]
     return f"{NAME}-{version}-{platform.machine()}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
 
 
-def compiler_flags() -> str:
+def flags_for(mode: Mode) -> str:
     """What compiling for this very processor needs beside `-march=native`; older compilers know no AMX to leave out."""
-    return NO_AMX if any(feature.startswith("amx") for feature in cpu_features()) else ""
+    return NO_AMX if mode.tied and any(feature.startswith("amx") for feature in cpu_features()) else ""
 
 
 def c_library() -> str:
@@ -125,11 +133,12 @@ def fetch_sources(python: Path, work: Path, locked: str) -> Path:
 
 def compile_wheel(python: Path, sources: Path, directory: Path, build: dict[str, str]) -> Path:
     """Compile into `directory`, showing how far it is. An interrupted build is resumed, a failed one starts afresh."""
-    cores = len(os.sched_getaffinity(0))
+    cores, mode = len(os.sched_getaffinity(0)), mode_of(build)
     log = directory / "build.log"
-    print(f"Compiling llama.cpp for this processor, once: about {clock(CORE_SECONDS / cores)} min on {cores} cores")
+    seconds = mode.core_seconds / cores
+    print(f"Compiling llama.cpp for {target(mode, build)}, once: about {clock(seconds)} min on {cores} cores")
     print(f"  log: {log}", flush=True)
-    progress = Progress("llama.cpp", CORE_SECONDS / cores)
+    progress = Progress("llama.cpp", seconds)
 
     def count(line: str) -> None:
         if match := re.match(r"\s*\[(\d+)/(\d+)\] ", line):
@@ -139,18 +148,36 @@ def compile_wheel(python: Path, sources: Path, directory: Path, build: dict[str,
     # Ours, since pip leaves some hundred megabytes behind when it is killed.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    arguments = ["wheel", "-v", "--no-deps", f"--config-settings=build-dir={objects}", "-w", str(out), str(sources)]
-    # Named, since the build would otherwise ask for the compiler that this Python was built with.
-    variables = {**{name: value for name, value in build.items() if value}, **find_compilers(build)}
-    variables["TMPDIR"] = str(scratch)
-    # The user's own come last: CMake lets the last of two win.
-    variables["CMAKE_ARGS"] = f"{CMAKE_ARGS} {build['CMAKE_ARGS']}".strip()
-    variables |= {name: f"{compiler_flags()} {build[name]}".strip() for name in ("CFLAGS", "CXXFLAGS")}
+    arguments = ["wheel", "-v", "--no-deps", f"--config-settings=build-dir={objects}", *mode.pip, "-w", str(out)]
+    arguments.append(str(sources))
+    variables = {**compile_variables(python, mode, build), "TMPDIR": str(scratch)}
     if run_pip(python, arguments, log=log, progress=progress, on_line=count, variables=variables):
         shutil.rmtree(objects, ignore_errors=True)
         fail("llama.cpp didn't compile.", log)
     wheel = next(out.glob("*.whl"))
     return wheel.rename(directory / wheel.name)
+
+
+def target(mode: Mode, build: dict[str, str]) -> str:
+    """Who the code is for, in words."""
+    if with_cuda(build):
+        return "NVIDIA cards and any processor"
+    return {"portable": "any processor", "dev": "a debugger"}.get(mode.name, "this processor")
+
+
+def compile_variables(python: Path, mode: Mode, build: dict[str, str]) -> dict[str, str]:
+    """The environment of the compilation, CMake's arguments among it."""
+    # Named, since the build would otherwise ask for the compiler that this Python was built with.
+    compilers = find_compilers(build)
+    cuda_arguments = cuda.cmake_arguments(python, build["CUDACXX"], compilers["CXX"]) if with_cuda(build) else ""
+    # The user's own come last: CMake lets the last of two win.
+    cmake = " ".join(filter(None, (mode.cmake, cuda_arguments, build["CMAKE_ARGS"])))
+    return {
+        **{name: value for name, value in build.items() if value},
+        **compilers,
+        "CMAKE_ARGS": cmake,
+        **{name: f"{flags_for(mode)} {build[name]}".strip() for name in ("CFLAGS", "CXXFLAGS")},
+    }
 
 
 def install_wheel(python: Path, wheel: Path) -> None:

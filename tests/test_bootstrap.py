@@ -23,7 +23,10 @@ from forgelm import bootstrap, bootstrap_engine
 
 ROOT = Path(__file__).parent.parent
 WHEEL = "llama_cpp_python-0.3.36-py3-none-any.whl"
-SOURCES = ("__init__.py", "paths.py", "bootstrap.py", "bootstrap_engine.py", "bootstrap_run.py")
+SOURCES = (
+    *("__init__.py", "paths.py", "bootstrap.py", "bootstrap_engine.py", "bootstrap_run.py"),
+    *("bootstrap_mode.py", "bootstrap_cuda.py"),
+)
 
 PIP = r"""
 import json, os, pathlib, shutil, sys, tarfile, time
@@ -74,13 +77,15 @@ class Clone:
             shutil.copy(ROOT / "forgelm" / name, directory / "forgelm" / name)
         (directory / "forgelm" / "cli.py").write_text("import sys\n\ndef main():\n    print('hello', *sys.argv[1:])\n")
         shutil.copy(ROOT / "Makefile", directory)
+        (directory / "containers").mkdir()
+        shutil.copy(ROOT / "containers" / "pins.json", directory / "containers")
         (directory / "pyproject.toml").write_text("")
         lock = bootstrap.parse_lock((ROOT / "requirements-dev.lock").read_text())
         (directory / "requirements-dev.lock").write_text(lock["llama-cpp-python"] + lock["iniconfig"])
 
     def environment(self, **variables: str) -> dict[str, str]:
         """As little as possible of ours: the tests may run under an odd one."""
-        ours = ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
+        ours = (*bootstrap_engine.BUILD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         return {**environment, "HOME": str(self.home), "FAKE_PIP": str(self.state), **variables}
 

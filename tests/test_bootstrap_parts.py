@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from forgelm import bootstrap, bootstrap_engine, bootstrap_run
+from forgelm import bootstrap, bootstrap_engine, bootstrap_mode, bootstrap_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +30,8 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_wheel_is_named_by_what_changes_its_code(processor: list[str]) -> None:
     plain = dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, "")
     keys = {bootstrap_engine.wheel_key("0.3.36", plain), bootstrap_engine.wheel_key("0.3.37", plain)}
-    keys |= {bootstrap_engine.wheel_key("0.3.36", {**plain, name: "x"}) for name in plain}
+    values = {**dict.fromkeys(plain, "x"), "FORGELM_BUILD_MODE": "portable", "FORGELM_BUILD_CUDA": "1"}
+    keys |= {bootstrap_engine.wheel_key("0.3.36", {**plain, name: value}) for name, value in values.items()}
     assert bootstrap_engine.wheel_key("0.3.36", dict(plain)) in keys
     processor.append("avx512f")
     keys.add(bootstrap_engine.wheel_key("0.3.36", plain))
@@ -38,9 +39,28 @@ def test_a_wheel_is_named_by_what_changes_its_code(processor: list[str]) -> None
 
 
 def test_amx_is_left_out_where_the_processor_announces_it(processor: list[str]) -> None:
-    assert not bootstrap_engine.compiler_flags(), "an older compiler would refuse the flag"
+    native = bootstrap_mode.MODES["native"]
+    assert not bootstrap_engine.flags_for(native), "an older compiler would refuse the flag"
     processor.append("amx_int8")
-    assert "-mno-amx-int8" in bootstrap_engine.compiler_flags()
+    assert "-mno-amx-int8" in bootstrap_engine.flags_for(native)
+    assert not bootstrap_engine.flags_for(bootstrap_mode.MODES["portable"])
+
+
+def test_a_portable_wheel_is_the_same_for_every_processor(processor: list[str]) -> None:
+    plain = dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, "")
+    portable = {**plain, "FORGELM_BUILD_MODE": "portable"}
+    before = bootstrap_engine.wheel_key("0.3.36", portable)
+    native = bootstrap_engine.wheel_key("0.3.36", {**plain, "FORGELM_BUILD_MODE": "native"})
+    assert native == bootstrap_engine.wheel_key("0.3.36", plain), "native is what is built unasked"
+    processor.append("avx512f")
+    assert bootstrap_engine.wheel_key("0.3.36", portable) == before != native
+
+
+@pytest.mark.parametrize(("mode", "cuda"), [("fast", ""), ("native", "1"), ("dev", "1")])
+def test_a_build_that_there_is_not_is_refused(mode: str, cuda: str) -> None:
+    build = {**dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, ""), "FORGELM_BUILD_MODE": mode}
+    with pytest.raises(bootstrap_run.SetupError, match=f"^MODE={mode} "):
+        bootstrap_mode.mode_of({**build, "FORGELM_BUILD_CUDA": cuda})
 
 
 def test_only_instruction_sets_count_as_processor_features() -> None:
