@@ -34,6 +34,8 @@ from forgelm.bootstrap_run import Progress, SetupError, environment, exclusive, 
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements-dev.lock"
+LOCK_VARIABLE = "FORGELM_BUILD_LOCK"
+"""Names another lock file of the clone: `requirements.lock` leaves out what only developing needs."""
 STAMP = "forgelm-setup.json"
 STAMP_FORMAT = 1
 """Raised when this file does something new that a finished `.venv` lacks."""
@@ -49,6 +51,7 @@ class Stamp(NamedTuple):
     root: str
     wheel: str
     build: dict[str, str]
+    lock: str = LOCK
 
 
 def main() -> int:
@@ -67,8 +70,10 @@ def main() -> int:
 
 def prepare(root: Path) -> None:
     """Bring `root/.venv` up to date; returns within milliseconds when it is. Raises `SetupError`."""
-    lock = parse_lock((root / LOCK).read_text())
-    wanted = wanted_stamp(root, lock)
+    there = read_stamp(root)
+    name = lock_name(root, there)
+    lock = parse_lock((root / name).read_text())
+    wanted = wanted_stamp(root, lock, name, there)
     if is_current(root, wanted):
         return
     with exclusive(root, "another set-up of this clone"):
@@ -90,6 +95,14 @@ def prepare(root: Path) -> None:
         print("Ready: .venv/bin/forgelm", flush=True)
 
 
+def lock_name(root: Path, there: Stamp | None) -> str:
+    """Which lock file counts: the one asked for, else the one `.venv` was made from. Raises `SetupError`."""
+    name = os.environ.get(LOCK_VARIABLE, "").strip() or (there.lock if there else LOCK)
+    if not (root / name).is_file():
+        raise SetupError(f"{LOCK_VARIABLE}={name}: {root} has no such file")
+    return name
+
+
 def parse_lock(text: str) -> dict[str, str]:
     """Name → its lines in the lock file: `name==version` and the hashes."""
     blocks: dict[str, str] = {}
@@ -104,19 +117,18 @@ def parse_lock(text: str) -> dict[str, str]:
     return blocks
 
 
-def wanted_stamp(root: Path, lock: dict[str, str]) -> Stamp:
-    """The stamp of a finished `.venv` for these files, this machine and this environment.
+def wanted_stamp(root: Path, lock: dict[str, str], name: str, there: Stamp | None) -> Stamp:
+    """The stamp of a finished `.venv` for these files (`name` is the lock's), this machine and this environment.
 
     Build variables that aren't set keep the value `.venv` was made with: after `CMAKE_ARGS=-DGGML_CUDA=on make setup`
     a plain `make run` must not fall back to the CPU.
     """
-    inputs = hashlib.sha256((root / LOCK).read_bytes() + (root / "pyproject.toml").read_bytes()).hexdigest()
-    there = read_stamp(root)
+    inputs = hashlib.sha256((root / name).read_bytes() + (root / "pyproject.toml").read_bytes()).hexdigest()
     remembered = there.build if there else {}
     build = {name: os.environ.get(name, remembered.get(name, "")).strip() for name in engine.BUILD_VARIABLES}
     version = lock[engine.NAME].partition("==")[2].split(maxsplit=1)[0]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Stamp(STAMP_FORMAT, inputs, python, str(root), engine.wheel_key(version, build), build)
+    return Stamp(STAMP_FORMAT, inputs, python, str(root), engine.wheel_key(version, build), build, name)
 
 
 def read_stamp(root: Path) -> Stamp | None:

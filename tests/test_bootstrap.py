@@ -85,7 +85,8 @@ class Clone:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """As little as possible of ours: the tests may run under an odd one."""
-        ours = (*bootstrap_engine.BUILD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
+        other = ("PYTHONPATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
+        ours = (*bootstrap_engine.BUILD_VARIABLES, bootstrap.LOCK_VARIABLE, *other)
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         return {**environment, "HOME": str(self.home), "FAKE_PIP": str(self.state), **variables}
 
@@ -277,6 +278,37 @@ def test_build_variables_hold_until_others_are_given(clone: Clone) -> None:
     assert len(clone.wheels()) == 2
 
 
+def test_another_lock_leaves_out_what_only_developing_needs_and_holds_until_one_is_given(clone: Clone) -> None:
+    """An image has no use for pytest; a later run there must not bring it in."""
+    (clone.root / "requirements.lock").write_text(
+        bootstrap.parse_lock((ROOT / "requirements.lock").read_text())["llama-cpp-python"]
+    )
+    assert clone.run(FORGELM_BUILD_LOCK="requirements.lock").returncode == 0
+    installed = [arguments for arguments, _ in clone.asked("install")]
+    assert [Path(arguments[-1]).suffix for arguments in installed] == [".whl"], "the engine alone"
+    silent = clone.run()
+    assert (silent.returncode, silent.stdout) == (0, "")
+    assert clone.run(FORGELM_BUILD_LOCK="requirements-dev.lock").returncode == 0
+    assert len(clone.asked("install")) == len(installed) + 2
+    assert len(clone.asked("wheel")) == 1
+
+
+def test_a_venv_of_an_older_set_up_is_kept(clone: Clone) -> None:
+    """Its stamp names no lock file."""
+    assert clone.run().returncode == 0
+    stamp = clone.stamp()
+    del stamp["lock"]
+    (clone.root / ".venv" / bootstrap.STAMP).write_text(json.dumps(stamp))
+    again = clone.run()
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_a_lock_that_there_is_not_is_one_line(clone: Clone) -> None:
+    failed = clone.run(FORGELM_BUILD_LOCK="other.lock")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == f"FORGELM_BUILD_LOCK=other.lock: {clone.root} has no such file\n"
+
+
 def test_a_changed_pyproject_updates_the_venv_in_place(clone: Clone) -> None:
     assert clone.run().returncode == 0
     (clone.root / ".venv" / "mine").write_text("")
@@ -328,7 +360,7 @@ def test_make_alone_lists_the_targets(clone: Clone) -> None:
     result = make(clone)
     assert (result.returncode, result.stderr) == (0, "")
     text = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE)) - {"help"}
+    targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE)) - {"help"}
     assert {line.split()[1] for line in result.stdout.splitlines()} == targets
 
 
