@@ -2,10 +2,7 @@
 
 Decisions on facts read elsewhere. Whether a model fits is computed from its published shape, as `forgelm fit` does.
 
-Two facts about the installed llama.cpp come with every question. `gpu_offload_supported`: it sees a device it
-can use, of any make. `cuda_major`: the CUDA version it was built for, 0 without CUDA
-(`machine.loaded_cuda_major`); needed because a driver that is too old hides the device just as a build
-without CUDA does.
+What the installed llama.cpp can do with GPUs comes with every question, as `Offload`.
 """
 
 from collections.abc import Mapping
@@ -28,6 +25,20 @@ DRIVER_FLOORS = {12: 525, 13: 580}
 """CUDA major version → oldest driver branch that runs it."""
 
 
+class Offload(msgspec.Struct, frozen=True):
+    """What the installed llama.cpp can do with GPUs."""
+
+    usable: bool
+    """It sees a device it can use, of any make."""
+    cuda_major: int = 0
+    """The CUDA version it was built for, 0 without CUDA; needed because a driver that is too old hides the device just
+    as a build without CUDA does."""
+    oldest: tuple[int, int] | None = None
+    """The lowest compute capability that its CUDA code runs on; None when unknown."""
+    refused: str = ""
+    """Why its CUDA module can't be loaded here."""
+
+
 class Choice(msgspec.Struct, frozen=True):
     """A profile and one line that says why it and no other."""
 
@@ -46,13 +57,18 @@ def needs_gpu(engine: Engine) -> bool:
 
 
 def choose_profile(
-    machine: Machine, profiles: Mapping[str, Profile], gpu_offload_supported: bool, *, cuda_major: int = 0
+    machine: Machine, profiles: Mapping[str, Profile], offload: Offload, *, allow_cpu: bool = True
 ) -> Choice:
     """What `forgelm serve` serves when it isn't told: the largest shipped model this machine holds.
 
-    Raises `ConfigError` when the fallback profiles are missing.
+    Raises `ConfigError` when the fallback profiles are missing, and `MachineError` for a card that this build was made
+    for and can't use, unless `allow_cpu`: who has one doesn't mean to serve from the CPU.
     """
-    problem = gpu_problem(machine, gpu_offload_supported, cuda_major)
+    problem = gpu_problem(machine, offload)
+    if problem and not allow_cpu and is_made_for(machine, offload):
+        raise MachineError(
+            f"{problem}. Go on with `--profile cpu_fallback`, or add `--allow-cpu` to take what the CPU can serve"
+        )
     if not problem:
         fitting = _largest_that_fits(machine, profiles)
         if fitting is not None:
@@ -65,9 +81,7 @@ def require_usable_gpu(
     profile: Profile,
     machine: Machine,
     allow_cpu: bool,
-    gpu_offload_supported: bool,
-    *,
-    cuda_major: int = 0,
+    offload: Offload,
 ) -> Profile:
     """The profile to serve: as it is, or moved to the CPU where it lacks its GPU and `allow_cpu` says so.
 
@@ -75,7 +89,7 @@ def require_usable_gpu(
     """
     if not needs_gpu(profile.engine):
         return profile
-    problem = gpu_problem(machine, gpu_offload_supported, cuda_major) or _missing_cards(profile.engine, machine)
+    problem = gpu_problem(machine, offload) or _missing_cards(profile.engine, machine)
     if not problem:
         return profile
     if allow_cpu:
@@ -86,19 +100,42 @@ def require_usable_gpu(
     )
 
 
-def gpu_problem(machine: Machine, gpu_offload_supported: bool, cuda_major: int = 0) -> str:
+def is_made_for(machine: Machine, offload: Offload) -> bool:
+    """Whether this build has code for NVIDIA cards and the machine has one."""
+    return bool(machine.gpus.cards and (offload.cuda_major or offload.refused))
+
+
+def gpu_problem(machine: Machine, offload: Offload) -> str:
     """Why llama.cpp can't use a GPU here, in a clause; "" when it can."""
-    if gpu_offload_supported:
-        return ""
+    if offload.usable:
+        return _too_old(machine, offload)
     if not machine.gpus.cards:
         return f"this machine has none ({machine.gpus.reason})"
-    card = machine.gpus.cards[0]
+    card, cuda_major = machine.gpus.cards[0], offload.cuda_major
+    if offload.refused:
+        return f"llama.cpp's CUDA module can't be loaded, so it can't use the {card.name}: {offload.refused}"
     if not cuda_major:
         return f"the installed llama.cpp is built without CUDA, so it can't use the {card.name}"
     floor = DRIVER_FLOORS.get(cuda_major, 0)
     if _branch(card.driver) < floor:
         return f"the NVIDIA driver {card.driver} is too old: CUDA {cuda_major} needs {floor} or newer"
     return f"llama.cpp's CUDA {cuda_major} doesn't start on the {card.name} (driver {card.driver})"
+
+
+def _too_old(machine: Machine, offload: Offload) -> str:
+    """Why none of the cards runs the code that was built; llama.cpp would find out at its first step, and abort."""
+    oldest = offload.oldest
+    if oldest is None or not machine.gpus.cards or any(card.capability >= oldest for card in machine.gpus.cards):
+        return ""
+    card = machine.gpus.cards[0]
+    return (
+        f"the {card.name} has compute capability {_dotted(card.capability)}, and this llama.cpp was built for "
+        f"{_dotted(oldest)} and newer (CMAKE_CUDA_ARCHITECTURES)"
+    )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
 
 
 def gpus_for(engine: Engine, machine: Machine) -> tuple[Gpu, ...]:

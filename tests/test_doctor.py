@@ -182,7 +182,7 @@ def test_a_gpu_without_a_cuda_build() -> None:
     (check,) = doctor.check_gpus(machine(Gpus((CARD,))), CPU_BUILD)
     assert check.status == "warn"
     assert "built without CUDA" in check.detail
-    assert "CUDA build" in check.remedy
+    assert "make cuda" in check.remedy
 
 
 def test_a_card_older_than_the_compiled_code() -> None:
@@ -191,6 +191,7 @@ def test_a_card_older_than_the_compiled_code() -> None:
     (check,) = doctor.check_gpus(machine(Gpus((old,))), CUDA_BUILD)
     assert check.status == "fail"
     assert "8.6" in check.remedy
+    assert "CMAKE_CUDA_ARCHITECTURES=75" in check.remedy
 
 
 def test_one_card_of_two_is_lost() -> None:
@@ -219,7 +220,7 @@ def test_a_disk_too_small_for_the_model(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_choice_is_said_with_its_reason() -> None:
-    choice = selection.choose_profile(machine(), selection.shipped_profiles(), False)
+    choice = selection.choose_profile(machine(), selection.shipped_profiles(), selection.Offload(False))
     check = doctor.check_choice(choice)
     assert check.status == "ok"
     assert check.detail.startswith("cpu_fallback: no usable GPU")

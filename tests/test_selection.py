@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from forgelm import selection
 from forgelm.config import Engine, Profile
 from forgelm.errors import ConfigError, MachineError
 from forgelm.machine import Cores, Gpu, Gpus, Machine, Memory
+from forgelm.selection import Offload
 
 GIB = 2**30
 
@@ -47,7 +49,7 @@ def profiles() -> dict[str, Profile]:
     [(23.0, "balanced_9b"), (7.6, "balanced_9b"), (6.4, "balanced_9b"), (6.2, "turbo_4b"), (5.0, "turbo_4b")],
 )
 def test_the_largest_model_that_fits_the_card(profiles: dict[str, Profile], free: float, name: str) -> None:
-    choice = selection.choose_profile(machine(gpu(free)), profiles, True, cuda_major=13)
+    choice = selection.choose_profile(machine(gpu(free)), profiles, Offload(True, 13))
     assert choice.profile.name == name
     assert "RTX 3070" in choice.why
     assert f"{free:.1f} GiB free" in choice.why
@@ -55,7 +57,7 @@ def test_the_largest_model_that_fits_the_card(profiles: dict[str, Profile], free
 
 def test_the_emptier_of_two_cards_counts(profiles: dict[str, Profile]) -> None:
     cards = (gpu(1.0, name="GTX 1050"), gpu(7.6, index=1))
-    assert selection.choose_profile(machine(*cards), profiles, True).profile.name == "balanced_9b"
+    assert selection.choose_profile(machine(*cards), profiles, Offload(True)).profile.name == "balanced_9b"
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,52 @@ def test_without_a_usable_gpu_the_cpu_serves(
     profiles: dict[str, Profile], cards: tuple[Gpu, ...], offload: bool, cuda_major: int, why: str
 ) -> None:
     """`forgelm serve` works everywhere, so a card that llama.cpp can't use must not lead to a GPU profile."""
-    choice = selection.choose_profile(machine(*cards), profiles, offload, cuda_major=cuda_major)
+    choice = selection.choose_profile(machine(*cards), profiles, Offload(offload, cuda_major))
     assert choice.profile.name == "cpu_fallback"
     assert why in choice.why
+
+
+OLD_DRIVER = (gpu(driver="550.54"), Offload(False, 13))
+OLD_CARD = (msgspec.structs.replace(gpu(), name="GTX 1080", capability=(6, 1)), Offload(True, 13, (8, 6)))
+NO_LIBCUDA = (gpu(), Offload(False, refused="libcuda.so.1: cannot open shared object file"))
+
+
+@pytest.mark.parametrize(
+    ("card", "offload", "both"),
+    [
+        (*OLD_DRIVER, ("550.54", "580")),
+        (*OLD_CARD, ("GTX 1080 has compute capability 6.1", "8.6 and newer")),
+        (*NO_LIBCUDA, ("RTX 3070", "libcuda.so.1")),
+    ],
+)
+def test_a_card_this_build_is_made_for_is_never_left_idle_unasked(
+    profiles: dict[str, Profile], card: Gpu, offload: Offload, both: tuple[str, str]
+) -> None:
+    with pytest.raises(MachineError) as caught:
+        selection.choose_profile(machine(card), profiles, offload, allow_cpu=False)
+    message = str(caught.value)
+    assert all(part in message for part in (*both, "--allow-cpu"))
+    assert "\n" not in message
+    assert selection.choose_profile(machine(card), profiles, offload).profile.name == "cpu_fallback"
+    with pytest.raises(MachineError, match="--allow-cpu"):
+        selection.require_usable_gpu(profiles["turbo_4b"], machine(card), False, offload)
+
+
+@pytest.mark.parametrize(
+    ("cards", "offload"),
+    [((gpu(),), Offload(False)), ((), Offload(False, 13)), ((), Offload(False, refused="libcuda"))],
+)
+def test_a_build_or_a_machine_without_cuda_serves_on_the_cpu(
+    profiles: dict[str, Profile], cards: tuple[Gpu, ...], offload: Offload
+) -> None:
+    choice = selection.choose_profile(machine(*cards), profiles, offload, allow_cpu=False)
+    assert choice.profile.name == "cpu_fallback"
+
+
+def test_one_card_that_the_code_runs_on_is_enough(profiles: dict[str, Profile]) -> None:
+    old = msgspec.structs.replace(gpu(1.0, index=1), capability=(5, 0))
+    choice = selection.choose_profile(machine(gpu(), old), profiles, Offload(True, 13, (8, 6)), allow_cpu=False)
+    assert choice.profile.name == "balanced_9b"
 
 
 @pytest.mark.parametrize(
@@ -95,25 +140,25 @@ def test_without_a_usable_gpu_the_cpu_serves(
 )
 def test_under_4_gb_the_small_model(profiles: dict[str, Profile], ram: int, limit: int | None, name: str) -> None:
     """A machine sold with 4 GB reports a little less than 4 GiB and isn't small."""
-    assert selection.choose_profile(machine(ram=ram, limit=limit), profiles, False).profile.name == name
+    assert selection.choose_profile(machine(ram=ram, limit=limit), profiles, Offload(False)).profile.name == name
 
 
 def test_the_starter_is_never_chosen(profiles: dict[str, Profile]) -> None:
     only = {"starter": profiles["starter"]}
     for here in (machine(), machine(gpu())):
         with pytest.raises(ConfigError, match="cpu_fallback"):
-            selection.choose_profile(here, only, bool(here.gpus.cards))
+            selection.choose_profile(here, only, Offload(bool(here.gpus.cards)))
 
 
 @pytest.mark.parametrize(("free", "takes"), [(7.6, "6.1 GiB"), (5.0, "4.7 GiB")])
 def test_what_it_takes_is_said(profiles: dict[str, Profile], free: float, takes: str) -> None:
     """On the GPU alone: the 9B's token embedding stays in RAM."""
-    assert f"takes about {takes}" in selection.choose_profile(machine(gpu(free)), profiles, True).why
+    assert f"takes about {takes}" in selection.choose_profile(machine(gpu(free)), profiles, Offload(True)).why
 
 
 def test_ram_counts_as_well(profiles: dict[str, Profile]) -> None:
     """The token embedding, the buffers and the processes need some even when all layers are on the GPU."""
-    choice = selection.choose_profile(machine(gpu(), ram=1 * GIB), profiles, True)
+    choice = selection.choose_profile(machine(gpu(), ram=1 * GIB), profiles, Offload(True))
     assert choice.profile.name == "cpu_fallback_small"
     assert "0.5 GiB in RAM" in choice.why
 
@@ -140,7 +185,7 @@ def test_a_gpu_profile_without_a_usable_gpu_stops(
     profiles: dict[str, Profile], cards: tuple[Gpu, ...], cuda_major: int, reason: str
 ) -> None:
     with pytest.raises(MachineError) as caught:
-        selection.require_usable_gpu(profiles["turbo_4b"], machine(*cards), False, False, cuda_major=cuda_major)
+        selection.require_usable_gpu(profiles["turbo_4b"], machine(*cards), False, Offload(False, cuda_major))
     message = str(caught.value)
     assert reason in message
     assert "--profile cpu_fallback" in message
@@ -149,29 +194,31 @@ def test_a_gpu_profile_without_a_usable_gpu_stops(
 
 
 def test_allow_cpu_moves_the_profile_to_the_cpu(profiles: dict[str, Profile]) -> None:
-    moved = selection.require_usable_gpu(profiles["turbo_4b"], machine(), True, False)
+    moved = selection.require_usable_gpu(profiles["turbo_4b"], machine(), True, Offload(False))
     assert (moved.engine.device, moved.engine.n_gpu_layers) == ("cpu", 0)
     assert moved.engine.context == profiles["turbo_4b"].engine.context
 
 
 def test_allow_cpu_leaves_a_working_gpu_alone(profiles: dict[str, Profile]) -> None:
-    assert selection.require_usable_gpu(profiles["turbo_4b"], machine(gpu()), True, True) == profiles["turbo_4b"]
+    assert (
+        selection.require_usable_gpu(profiles["turbo_4b"], machine(gpu()), True, Offload(True)) == profiles["turbo_4b"]
+    )
 
 
 def test_a_card_that_nvml_does_not_know_is_usable(profiles: dict[str, Profile]) -> None:
     """A Vulkan or ROCm build finds a card where NVML has nothing to say."""
-    assert selection.require_usable_gpu(profiles["turbo_4b"], machine(), False, True) == profiles["turbo_4b"]
+    assert selection.require_usable_gpu(profiles["turbo_4b"], machine(), False, Offload(True)) == profiles["turbo_4b"]
 
 
 def test_a_profile_that_takes_what_there_is_needs_nothing(profiles: dict[str, Profile]) -> None:
     for name in ("starter", "cpu_fallback"):
-        assert selection.require_usable_gpu(profiles[name], machine(), False, False) == profiles[name]
+        assert selection.require_usable_gpu(profiles[name], machine(), False, Offload(False)) == profiles[name]
 
 
 def test_a_named_card_that_is_absent_stops(profiles: dict[str, Profile]) -> None:
     elsewhere = profiles["turbo_4b"].with_overrides({"engine.device": "3"})
     with pytest.raises(MachineError, match=r"no GPU 3; the driver lists: 0 \(NVIDIA GeForce RTX 3070\)"):
-        selection.require_usable_gpu(elsewhere, machine(gpu()), False, True)
+        selection.require_usable_gpu(elsewhere, machine(gpu()), False, Offload(True))
 
 
 # ---- which cards -----------------------------------------------------------------------------------------------------

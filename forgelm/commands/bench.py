@@ -15,7 +15,7 @@ from forgelm.commands.terminal import coloured
 from forgelm.config import KV_TYPES, Profile
 from forgelm.errors import ModelError
 from forgelm.ipc.start import EngineConfig
-from forgelm.machine import loaded_cuda_major, read_machine
+from forgelm.machine import read_machine
 from forgelm.profiles import load_profile
 from forgelm.selection import require_usable_gpu
 
@@ -120,11 +120,11 @@ def kv(
 
 def _config(profile: Profile, model: Path | None, *, allow_cpu: bool) -> EngineConfig:
     """What the engine would get. Raises `ModelError` without a file, `MachineError` without the profile's GPU."""
-    from forgelm.llama.lib import build_info
+    from forgelm.commands.offloading import present_offload
 
     path = model or profile.model.path()
     if not path.is_file():
         raise ModelError(f"no model file at {path}" + ("" if model else f"; see `forgelm pull {profile.name}`"))
     machine = read_machine()
-    placed = require_usable_gpu(profile, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major())
+    placed = require_usable_gpu(profile, machine, allow_cpu, present_offload())
     return EngineConfig(str(path.resolve()), placed.engine, placed.engine.threads or machine.cores.usable)

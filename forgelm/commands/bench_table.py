@@ -52,8 +52,8 @@ def table(*, profiles: str, write: Path | None, allow_cpu: bool) -> None:
 def _measured(profile: Profile, *, allow_cpu: bool) -> "Measured":
     from forgelm.bench.tables import Measured, measure
     from forgelm.commands.fitting import cards_for
-    from forgelm.llama.lib import build_info
-    from forgelm.machine import loaded_cuda_major, read_machine
+    from forgelm.commands.offloading import present_offload
+    from forgelm.machine import read_machine
     from forgelm.selection import require_usable_gpu
 
     path = profile.model.path()
@@ -61,9 +61,7 @@ def _measured(profile: Profile, *, allow_cpu: bool) -> "Measured":
         return Measured(profile, None, f"its model isn't here: `forgelm pull {profile.name}` fetches it")
     machine = read_machine()
     try:
-        placed = require_usable_gpu(
-            profile, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major()
-        )
+        placed = require_usable_gpu(profile, machine, allow_cpu, present_offload())
         on_gpu = cards_for(placed, machine) != ()
     except ForgeError as error:
         return Measured(profile, None, str(error))

@@ -130,8 +130,8 @@ class Placed(NamedTuple):
 def _place(base: Profile, files: tuple[Path, ...], *, allow_cpu: bool) -> Placed:
     """Raises `ModelError` for a file that isn't there, `MachineError` where the profile can't run."""
     from forgelm.commands.fitting import cards_for, fitted
-    from forgelm.llama.lib import build_info
-    from forgelm.machine import loaded_cuda_major, read_machine
+    from forgelm.commands.offloading import present_offload
+    from forgelm.machine import read_machine
     from forgelm.selection import require_usable_gpu
 
     for path in files:
@@ -140,7 +140,7 @@ def _place(base: Profile, files: tuple[Path, ...], *, allow_cpu: bool) -> Placed
             raise ModelError(f"no model file at {path}{hint}")
     # Before any server of ours takes memory.
     machine = read_machine()
-    usable = require_usable_gpu(base, machine, allow_cpu, build_info().gpu_offload, cuda_major=loaded_cuda_major())
+    usable = require_usable_gpu(base, machine, allow_cpu, present_offload())
 
     def check(profile: Profile, path: Path) -> None:
         fitted(profile, path, machine)

@@ -139,7 +139,7 @@ def check_gpus(here: machine.Machine, build: "BuildInfo | str") -> Iterator[Chec
     if not here.gpus.cards:
         yield Check("gpu", "ok", f"none: {here.gpus.reason}")
         return
-    problem = "" if isinstance(build, str) else selection.gpu_problem(here, *_backend(build))
+    problem = "" if isinstance(build, str) else selection.gpu_problem(here, _offload(build))
     for card in here.gpus.cards:
         yield _check_gpu(card, problem, build)
     if here.gpus.reason:
@@ -152,27 +152,26 @@ def _check_gpu(card: machine.Gpu, problem: str, build: "BuildInfo | str") -> Che
         f"{card.index}: {card.name}, {_gib(card.free)} free of {_gib(card.total)}, driver {card.driver}, "
         f"compute {major}.{minor}, {card.bus_id}"
     )
+    oldest = None if isinstance(build, str) else _offload(build).oldest
+    if oldest and card.capability < oldest:
+        dotted = ".".join(map(str, oldest))
+        remedy = (
+            f"llama.cpp was compiled for compute {dotted} and newer cards; for this one: `make cuda {FOR_THIS_CARD}`"
+        )
+        return Check("gpu", "fail", detail, remedy.replace("NN", f"{major}{minor}"))
     if problem:
         return Check("gpu", "warn", f"{detail}; {problem}", _gpu_remedy(problem))
-    oldest = _oldest_architecture(build)
-    if oldest and major * 10 + minor < oldest:
-        return Check("gpu", "fail", detail, f"llama.cpp was compiled for compute {oldest / 10:.1f} and newer cards")
     return Check("gpu", "ok", detail)
 
 
 def _gpu_remedy(problem: str) -> str:
     if "without CUDA" in problem:
-        return "install a CUDA build of llama-cpp-python, or serve with `--profile cpu_fallback`"
+        return "`make cuda` in a clone builds one with it, or serve with `--profile cpu_fallback`"
+    if "can't be loaded" in problem:
+        return "in a container pass the driver in (`--gpus all`); elsewhere reinstall it"
     if "too old" in problem:
         return "update the NVIDIA driver, or use a build for an older CUDA"
     return "restart the machine; if that doesn't help, reinstall the driver"
-
-
-def _oldest_architecture(build: "BuildInfo | str") -> int:
-    """The lowest compute capability, times ten, that the CUDA code was compiled for; 0 when unknown."""
-    _, found, rest = ("" if isinstance(build, str) else build.system_info).partition("ARCHS = ")
-    listed = [item for item in rest.partition(" ")[0].split(",") if item.isdigit()]
-    return min((int(item) // 10 for item in listed), default=0) if found else 0
 
 
 def check_choice(choice: "selection.Choice | str") -> Check:
@@ -260,15 +259,16 @@ def _build() -> "BuildInfo | str":
 def _choose(here: machine.Machine, build: "BuildInfo | str") -> "selection.Choice | str":
     if isinstance(build, str):
         return "llama.cpp doesn't load"
-    offload, cuda_major = _backend(build)
     try:
-        return selection.choose_profile(here, selection.shipped_profiles(), offload, cuda_major=cuda_major)
+        return selection.choose_profile(here, selection.shipped_profiles(), _offload(build))
     except ForgeError as error:
         return str(error)
 
 
-def _backend(build: "BuildInfo") -> tuple[bool, int]:
-    return build.gpu_offload, machine.loaded_cuda_major()
+def _offload(build: "BuildInfo") -> selection.Offload:
+    from forgelm.commands.offloading import present_offload
+
+    return present_offload(build)
 
 
 def _print(check: Check) -> None:

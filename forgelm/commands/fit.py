@@ -10,6 +10,7 @@ import rich_click
 
 from forgelm.commands.fit_report import Report, print_quants, print_report
 from forgelm.commands.fitting import cards_for, instead
+from forgelm.commands.offloading import present_offload
 from forgelm.config import KV_TYPES, Profile
 from forgelm.drafting import SPECULATION, ways
 from forgelm.drafting import asked as speculation_asked
@@ -18,10 +19,9 @@ from forgelm.fit.budget import DESKTOP, budget_of, imagined_card
 from forgelm.fit.local import model_shape
 from forgelm.fit.published import QUANTS, published_shape
 from forgelm.fit.verdict import judge
-from forgelm.llama.lib import build_info
 from forgelm.machine import Gpu, Gpus, Machine, Memory, read_machine
 from forgelm.profiles import load_profile
-from forgelm.selection import choose_profile, needs_gpu, shipped_profiles
+from forgelm.selection import Offload, choose_profile, needs_gpu, shipped_profiles
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -99,8 +99,7 @@ def fit(
         verdict = judge(wanted, shape, budget, pinned=pinned, ways=report.ways)
     except MachineError as error:
         print_report(report, None, as_json=as_json)
-        offload = vram is not None or build_info().gpu_offload
-        raise MachineError(f"{error}{instead(wanted, machine, offload=offload)}") from None
+        raise MachineError(f"{error}{instead(wanted, machine, _offload(vram))}") from None
     print_report(report, verdict, as_json=as_json)
 
 
@@ -120,8 +119,12 @@ def _supposed(machine: Machine, vram: int | None, used: int | None, ram: int | N
 
 
 def _largest(machine: Machine, vram: int | None) -> Profile:
-    offload = vram is not None or build_info().gpu_offload
-    return choose_profile(machine, shipped_profiles(), offload).profile
+    return choose_profile(machine, shipped_profiles(), _offload(vram)).profile
+
+
+def _offload(vram: int | None) -> Offload:
+    """What llama.cpp can do: with a made-up card, whatever it takes to use it."""
+    return present_offload() if vram is None else Offload(usable=True)
 
 
 def _cards(profile: Profile, machine: Machine, *, supposed: bool) -> tuple[Gpu, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forgelm import log
+from forgelm.commands.offloading import present_offload
 from forgelm.config import Profile
 from forgelm.drafting import ways
 from forgelm.errors import MachineError, ModelError
@@ -15,8 +16,8 @@ from forgelm.fit.local import model_shape
 from forgelm.fit.verdict import Verdict, judge
 from forgelm.ipc.start import Drafting
 from forgelm.llama.lib import build_info
-from forgelm.machine import Gpu, Machine, loaded_cuda_major
-from forgelm.selection import choose_profile, gpus_for, needs_gpu, shipped_profiles
+from forgelm.machine import Gpu, Machine
+from forgelm.selection import Offload, choose_profile, gpus_for, needs_gpu, shipped_profiles
 
 
 def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str] = frozenset()) -> Verdict | None:
@@ -40,7 +41,7 @@ def fitted(profile: Profile, path: Path, machine: Machine, pinned: frozenset[str
     try:
         verdict = judge(profile, shape, budget_of(machine.memory, cards), pinned=pinned, ways=possible)
     except MachineError as error:
-        other = instead(profile, machine, offload=build_info().gpu_offload)
+        other = instead(profile, machine, present_offload())
         raise MachineError(f"{error}{other}. `--fit off` tries all the same") from None
     _say(verdict, logger)
     return verdict
@@ -82,7 +83,7 @@ def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:
     return gpus_for(engine, machine) or None
 
 
-def instead(profile: Profile, machine: Machine, *, offload: bool) -> str:
+def instead(profile: Profile, machine: Machine, offload: Offload) -> str:
     """A clause naming the profile that this machine holds, if that is another one."""
-    choice = choose_profile(machine, shipped_profiles(), offload, cuda_major=loaded_cuda_major())
+    choice = choose_profile(machine, shipped_profiles(), offload)
     return "" if choice.profile.name == profile.name else f"; or take `--profile {choice.profile.name}`"

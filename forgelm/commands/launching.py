@@ -8,14 +8,14 @@ import msgspec
 from forgelm import log, paths
 from forgelm.api.served import Launch, Target
 from forgelm.commands.fitting import fitted, unfitted_drafting
+from forgelm.commands.offloading import present_offload
 from forgelm.config import ModelSource, Profile
 from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import InvalidRequest, ModelError, ModelNotFound
 from forgelm.fit.budget import host_tier_bytes
 from forgelm.ipc.registry import Installed
 from forgelm.ipc.start import Drafting, EngineConfig
-from forgelm.llama.lib import build_info
-from forgelm.machine import Machine, loaded_cuda_major, read_machine
+from forgelm.machine import Machine, read_machine
 from forgelm.registry.profiles import read_profiles
 from forgelm.selection import require_usable_gpu
 from forgelm.supervisor import Command
@@ -77,8 +77,7 @@ class MachineLauncher:
             profile,
             read_machine(),
             self._asked.allow_cpu,
-            build_info().gpu_offload,
-            cuda_major=loaded_cuda_major(),
+            present_offload(),
         )
         return Target(profile, model or profile.model.path(), frozenset((profile.model.id, profile.name)))
 

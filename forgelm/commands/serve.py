@@ -18,16 +18,16 @@ from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
 from forgelm.commands.http import local_url
 from forgelm.commands.launching import Asked, MachineLauncher
+from forgelm.commands.offloading import present_offload
 from forgelm.commands.serve_options import options, profile_key
 from forgelm.config import Profile
 from forgelm.errors import ConfigError, MachineError, ModelError
 from forgelm.ipc.registry import Installed, Kind
-from forgelm.llama.lib import build_info
-from forgelm.machine import Machine, loaded_cuda_major, read_machine, require_free_port
+from forgelm.machine import Machine, read_machine, require_free_port
 from forgelm.outlet import put
 from forgelm.profiles import load_profile
 from forgelm.registry.offline import is_offline
-from forgelm.selection import Choice, choose_profile, shipped_profiles
+from forgelm.selection import Choice, choose_profile, gpu_problem, is_made_for, shipped_profiles
 from forgelm.sidecar import Sidecar
 
 STARTER = "starter"
@@ -60,9 +60,10 @@ def serve(
     log.configure(level, overrides["log_format"] or "auto")
     asked = {profile_key(name): value for name, value in overrides.items() if value is not None}
     launcher = MachineLauncher(Asked(asked, speculation, draft_model, allow_cpu, level))
-    settled = _settle(profile)
+    settled = _settle(profile, allow_cpu=allow_cpu)
     settled = settled.with_preset(preset) if preset else settled
     target = _target(launcher, settled, model, named=profile is not None)
+    _warn_of_idle_card(target.profile)
     # As the profile says; all processes that are started from here on do the same.
     log.configure(level, target.profile.logs.format)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
@@ -87,21 +88,29 @@ def read_keys(inline: str | None, file: Path | None) -> tuple[str, ...]:
     return found
 
 
-def _settle(name: str | None) -> Profile:
+def _settle(name: str | None, *, allow_cpu: bool) -> Profile:
     if name:
         return load_profile(name)
-    choice = _choice(read_machine())
+    choice = _choice(read_machine(), allow_cpu=allow_cpu)
     click.echo(f"profile {choice.profile.name}: {choice.why}", err=True)
     return choice.profile
 
 
-def _choice(machine: Machine) -> Choice:
-    return choose_profile(machine, shipped_profiles(), build_info().gpu_offload, cuda_major=loaded_cuda_major())
+def _choice(machine: Machine, *, allow_cpu: bool) -> Choice:
+    return choose_profile(machine, shipped_profiles(), present_offload(), allow_cpu=allow_cpu)
+
+
+def _warn_of_idle_card(profile: Profile) -> None:
+    """Where a profile takes a GPU or the CPU, whichever there is, nobody would hear that the card can't be used."""
+    machine, offload = read_machine(), present_offload()
+    problem = gpu_problem(machine, offload)
+    if problem and profile.engine.device == "auto" and is_made_for(machine, offload):
+        click.echo(f"warning: {problem}; {profile.name} runs on the CPU", err=True)
 
 
 def _explain_starter() -> None:
     """What comes after the smoke test."""
-    choice = _choice(read_machine())
+    choice = _choice(read_machine(), allow_cpu=True)
     put(
         "\nIt works. The starter is only a smoke test: 135M parameters answer fast and badly.\n"
         f"For real use on this machine ({choice.why}):\n\n"

@@ -19,6 +19,7 @@ import msgspec
 
 from forgelm import log
 from forgelm.errors import ModelError
+from forgelm.llama.backends import load_backends, refused_backends
 
 BINDINGS = "0.3.36"
 COMMIT = "0c1e57098"
@@ -49,6 +50,8 @@ class BuildInfo(msgspec.Struct, frozen=True):
     """llama.cpp's list of CPU and backend features."""
     gpu_offload: bool
     openmp: bool
+    refused: dict[str, str] = {}
+    """Name → reason of the backends that are installed and can't be loaded here, such as "cuda"."""
 
 
 def _bind() -> Any:
@@ -106,7 +109,14 @@ def start() -> None:
     if _log is None:
         _log = _Log()
         L.llama_log_set(_log.callback, None)
+        _load_backends()
         L.llama_backend_init()
+
+
+def _load_backends() -> None:
+    from llama_cpp import _ggml
+
+    load_backends(_ggml.libggml, _ggml.libggml_base_path.resolve())
 
 
 def last_problem() -> str:
@@ -146,6 +156,7 @@ def build_info() -> BuildInfo:
         system_info=features,
         gpu_offload=bool(L.llama_supports_gpu_offload()),
         openmp="OPENMP = 1" in features,
+        refused=refused_backends(),
     )
 
 
