@@ -155,10 +155,8 @@ def _check_gpu(card: machine.Gpu, problem: str, build: "BuildInfo | str") -> Che
     oldest = None if isinstance(build, str) else _offload(build).oldest
     if oldest and card.capability < oldest:
         dotted = ".".join(map(str, oldest))
-        remedy = (
-            f"llama.cpp was compiled for compute {dotted} and newer cards; for this one: `make cuda {FOR_THIS_CARD}`"
-        )
-        return Check("gpu", "fail", detail, remedy.replace("NN", f"{major}{minor}"))
+        own = f"make cuda CMAKE_ARGS=-DCMAKE_CUDA_ARCHITECTURES={major}{minor}"
+        return Check("gpu", "fail", detail, f"llama.cpp was compiled for compute {dotted} and newer cards; try `{own}`")
     if problem:
         return Check("gpu", "warn", f"{detail}; {problem}", _gpu_remedy(problem))
     return Check("gpu", "ok", detail)
