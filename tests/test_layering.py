@@ -19,6 +19,7 @@ LAYERS = (
         "forgelm.text",
         "forgelm.supervisor",
         "forgelm.sidecar",
+        "forgelm.notify",
         "forgelm.metrics",
         "forgelm.gpu_status",
         "forgelm.processes",

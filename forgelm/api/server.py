@@ -16,6 +16,7 @@ from forgelm.api.metrics_server import UNCHANGED, Scraping
 from forgelm.api.served import Served
 from forgelm.api.service import DRAIN_SECONDS, Service, Setup
 from forgelm.errors import EngineError
+from forgelm.notify import Notifier
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,15 +64,30 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends what outlasts the drain with a word to its client; uvicorn would cut it and log a traceback each."""
+    """Ends what outlasts the drain with a word to its client; uvicorn would cut it and log a traceback each.
+
+    From its start to its end the service manager hears how things are.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
         self._hurry = asyncio.Event()
+        self._notifier = Notifier()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal."""
+        service, self._notifier = self._service, Notifier.take(os.environ)
+        telling = asyncio.create_task(self._notifier.tell(lambda: service.status, lambda: service.model_id))
+        try:
+            await super().serve(sockets)
+        finally:
+            telling.cancel()
+            self._notifier.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in order; requests may go on for `DRAIN_SECONDS`, or until a second signal."""
+        self._notifier.stopping()
         last_word = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)
