@@ -8,7 +8,7 @@ BIN := $(HOME)/.local/bin
 # How llama.cpp is compiled: native (this processor), portable (any) or dev (for a debugger). Unset: as it was before.
 MODE ?=
 
-.PHONY: help setup cuda run test check install uninstall lock
+.PHONY: help setup cuda run test check install uninstall lock pins bump
 
 help:
 	@echo "make run        set up, fetch the starter model and serve it on 127.0.0.1:8080 (ARGS: flags of forgelm serve)"
@@ -19,6 +19,8 @@ help:
 	@echo "make install    put the forgelm command on PATH, in ~/.local/bin"
 	@echo "make uninstall  take it away again; 'forgelm paths' names the directories to delete"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock from pyproject.toml"
+	@echo "make pins       compare containers/pins.json with what can be downloaded, and show what is newer (ARGS=--download: 530 MB more)"
+	@echo "make bump       PIN=VERSION: build and test another llama-cpp-python in build/bump-VERSION, and show what changed"
 
 setup:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is missing: sudo apt install python3" >&2; exit 1; }
@@ -64,3 +66,10 @@ lock: setup
 	$(COMPILE) --upgrade --output-file requirements.lock pyproject.toml
 	$(COMPILE) --extra dev --constraint requirements.lock --upgrade --output-file requirements-dev.lock pyproject.toml
 	@rm -rf build/lock
+
+pins: setup
+	@.venv/bin/python -m containers.pins verify $(ARGS)
+
+bump: setup
+	@test -n "$(PIN)" || { echo "which version of llama-cpp-python? make bump PIN=1.2.3" >&2; exit 1; }
+	@.venv/bin/python -m containers.pins bump "$(PIN)"

@@ -22,7 +22,10 @@ import pytest
 from forgelm import bootstrap, bootstrap_engine
 
 ROOT = Path(__file__).parent.parent
-WHEEL = "llama_cpp_python-0.3.36-py3-none-any.whl"
+VERSION = json.loads((ROOT / "containers" / "pins.json").read_text())["llama_cpp_python"]["version"]
+WHEEL = f"llama_cpp_python-{VERSION}-py3-none-any.whl"
+"""What real pip would compile."""
+PRETENDED = "llama_cpp_python-1.0-py3-none-any.whl"
 SOURCES = (
     *("__init__.py", "paths.py", "bootstrap.py", "bootstrap_engine.py", "bootstrap_run.py"),
     *("bootstrap_mode.py", "bootstrap_cuda.py"),
@@ -45,8 +48,8 @@ if arguments[0] == os.environ.get("FAKE_PIP_FAILS"):
 if arguments[0] == "download":
     work = pathlib.Path(arguments[arguments.index("-d") + 1])
     (state / "pyproject.toml").write_text("")
-    with tarfile.open(work / "llama_cpp_python-0.3.36.tar.gz", "w:gz") as archive:
-        archive.add(state / "pyproject.toml", "llama_cpp_python-0.3.36/pyproject.toml")
+    with tarfile.open(work / "llama_cpp_python-1.0.tar.gz", "w:gz") as archive:
+        archive.add(state / "pyproject.toml", "llama_cpp_python-1.0/pyproject.toml")
 if arguments[0] == "wheel":
     for option in arguments:
         if option.startswith("--config-settings=build-dir="):
@@ -58,7 +61,7 @@ if arguments[0] == "wheel":
     print("  [4/4] /usr/bin/g++ four.cpp")
     out = pathlib.Path(arguments[arguments.index("-w") + 1])
     out.mkdir(exist_ok=True)
-    (out / "llama_cpp_python-0.3.36-py3-none-any.whl").write_bytes(b"")
+    (out / "llama_cpp_python-1.0-py3-none-any.whl").write_bytes(b"")
 """
 HIDDEN = "raise ImportError('hidden')\n"
 HIDDEN_PIP = "import sys\nif sys.prefix == sys.base_prefix:\n    raise ImportError('hidden')\n"
@@ -132,10 +135,10 @@ def clone(tmp_path: Path) -> Clone:
 
 def write_wheel(path: Path) -> None:
     path.parent.mkdir(parents=True)
-    info = "llama_cpp_python-0.3.36.dist-info"
+    info = f"llama_cpp_python-{VERSION}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("llama_cpp/__init__.py", "")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: 0.3.36\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {VERSION}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
 
@@ -144,7 +147,7 @@ def test_a_clone_with_real_pip_a_cached_wheel_and_spaces_in_its_path(clone: Clon
     """The one run that starts the real `ensurepip` and pip; without a package to fetch it needs no network."""
     lock = clone.root / "requirements-dev.lock"
     lock.write_text(bootstrap.parse_lock(lock.read_text())["llama-cpp-python"])
-    key = bootstrap_engine.wheel_key("0.3.36", dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, ""))
+    key = bootstrap_engine.wheel_key(VERSION, dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, ""))
     write_wheel(clone.home / ".cache" / "forgelm" / "wheels" / key / WHEEL)
     first = clone.run(PYTHONPATH="", PATH="/nowhere")
     assert first.returncode == 0, first.stderr
@@ -213,7 +216,7 @@ def test_llama_cpp_is_compiled_once_for_all_clones(clone: Clone, tmp_path: Path)
     shutil.rmtree(other.root / ".venv")
     assert other.run().returncode == 0
     assert len(clone.asked("wheel")) == 1
-    assert [path.name for path in clone.wheels()] == [WHEEL]
+    assert [path.name for path in clone.wheels()] == [PRETENDED]
     assert not list(clone.wheels()[0].parent.glob("work"))
 
 

@@ -29,12 +29,12 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_wheel_is_named_by_what_changes_its_code(processor: list[str]) -> None:
     plain = dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, "")
-    keys = {bootstrap_engine.wheel_key("0.3.36", plain), bootstrap_engine.wheel_key("0.3.37", plain)}
+    keys = {bootstrap_engine.wheel_key("1.0", plain), bootstrap_engine.wheel_key("1.1", plain)}
     values = {**dict.fromkeys(plain, "x"), "FORGELM_BUILD_MODE": "portable", "FORGELM_BUILD_CUDA": "1"}
-    keys |= {bootstrap_engine.wheel_key("0.3.36", {**plain, name: value}) for name, value in values.items()}
-    assert bootstrap_engine.wheel_key("0.3.36", dict(plain)) in keys
+    keys |= {bootstrap_engine.wheel_key("1.0", {**plain, name: value}) for name, value in values.items()}
+    assert bootstrap_engine.wheel_key("1.0", dict(plain)) in keys
     processor.append("avx512f")
-    keys.add(bootstrap_engine.wheel_key("0.3.36", plain))
+    keys.add(bootstrap_engine.wheel_key("1.0", plain))
     assert len(keys) == 3 + len(plain)
 
 
@@ -49,11 +49,11 @@ def test_amx_is_left_out_where_the_processor_announces_it(processor: list[str]) 
 def test_a_portable_wheel_is_the_same_for_every_processor(processor: list[str]) -> None:
     plain = dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, "")
     portable = {**plain, "FORGELM_BUILD_MODE": "portable"}
-    before = bootstrap_engine.wheel_key("0.3.36", portable)
-    native = bootstrap_engine.wheel_key("0.3.36", {**plain, "FORGELM_BUILD_MODE": "native"})
-    assert native == bootstrap_engine.wheel_key("0.3.36", plain), "native is what is built unasked"
+    before = bootstrap_engine.wheel_key("1.0", portable)
+    native = bootstrap_engine.wheel_key("1.0", {**plain, "FORGELM_BUILD_MODE": "native"})
+    assert native == bootstrap_engine.wheel_key("1.0", plain), "native is what is built unasked"
     processor.append("avx512f")
-    assert bootstrap_engine.wheel_key("0.3.36", portable) == before != native
+    assert bootstrap_engine.wheel_key("1.0", portable) == before != native
 
 
 @pytest.mark.parametrize(("mode", "cuda"), [("fast", ""), ("native", "1"), ("dev", "1")])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forgelm import __version__, cli
+from forgelm.llama.lib import BINDINGS, COMMIT
 from tests.program import FORGELM, PATIENCE, Terminal, environment, forgelm, start
 
 
@@ -50,8 +51,8 @@ def test_version_names_all_three() -> None:
     lines = forgelm("version").stdout.splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["forgelm", __version__],
-        ["llama-cpp-python", "0.3.36"],
-        ["llama.cpp", "0c1e57098"],
+        ["llama-cpp-python", BINDINGS],
+        ["llama.cpp", COMMIT],
     ]
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from forgelm import profiles, selection
 from forgelm.commands import doctor
-from forgelm.llama.lib import BuildInfo
+from forgelm.llama.lib import BINDINGS, COMMIT, BuildInfo
 from forgelm.machine import Cores, Gpu, Gpus, Machine, Memory
 from tests.program import FORGELM, Terminal, forgelm
 
 GIB = 2**30
 CPU_FEATURES = "CPU : AVX2 = 1 | FMA = 1 | F16C = 1 | OPENMP = 1 | "
-CPU_BUILD = BuildInfo("0.3.36", "0.5.0", "0c1e57098", CPU_FEATURES, gpu_offload=False, openmp=True)
-CUDA_BUILD = BuildInfo("0.3.36", "0.5.0", "0c1e57098", f"CUDA : ARCHS = 860,890 | {CPU_FEATURES}", True, True)
+CPU_BUILD = BuildInfo(BINDINGS, "0.5.0", COMMIT, CPU_FEATURES, gpu_offload=False, openmp=True)
+CUDA_BUILD = BuildInfo(BINDINGS, "0.5.0", COMMIT, f"CUDA : ARCHS = 860,890 | {CPU_FEATURES}", True, True)
 CARD = Gpu(
     index=0,
     uuid="GPU-aaaa",
@@ -68,7 +68,7 @@ def test_the_report_covers_what_a_server_needs(tmp_path: Path) -> None:
     assert code == 0
     expected = {"python", "llama.cpp", "features", "cpu flags", "cores", "memory", "memory limit", "gpu", "profile"}
     assert expected | {"disk", "port", "model starter"} <= checks.keys()
-    assert "0c1e57098" in checks["llama.cpp"][1]
+    assert COMMIT in checks["llama.cpp"][1]
     assert not any(tmp_path.iterdir())
 
 

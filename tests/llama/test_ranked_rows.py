@@ -1,6 +1,6 @@
 """Several rows of one sequence can't be ranked in the graph: the candidates of another decode's rows are overwritten.
 
-llama.cpp (0c1e57098) builds as many top-k nodes as rows ask for them, and one for each sequence that asks for none. Two
+llama.cpp 0.5.0 builds as many top-k nodes as rows ask for them, and one for each sequence that asks for none. Two
 decodes with as many nodes share one layout of memory, made when the first was seen: what is an output of the second but
 wasn't one of the first lies where later nodes write. The logits are right then, and the ids beside them are not.
 """
