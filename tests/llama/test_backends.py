@@ -88,8 +88,8 @@ def test_the_installed_build_has_a_processor_backend() -> None:
     """In a process of its own, as the engine starts."""
     program = (
         "from forgelm.llama.lib import L, start\nstart()\n"
-        "from llama_cpp._ggml import libggml\nprint(libggml.ggml_backend_reg_count(), end='')\n"
+        "from llama_cpp._ggml import libggml\nprint(libggml.ggml_backend_reg_count())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= 1
+    assert int(done.stdout.splitlines()[-1]) >= 1
