@@ -1,0 +1,101 @@
+# llama.cpp's libraries, out of the tree that llama-cpp-python's sdist brings: bindings and engine are one pin.
+{
+  lib,
+  stdenv,
+  cmake,
+  ninja,
+  fetchPypi,
+  autoAddDriverRunpath,
+  cudaPackages,
+  pins,
+  cudaSupport,
+}:
+let
+  inherit (lib) cmakeBool cmakeFeature optionals;
+  architectures = lib.concatStringsSep ";" pins.cuda.architectures;
+  compiler = if cudaSupport then cudaPackages.backendStdenv else stdenv;
+in
+compiler.mkDerivation {
+  pname = "forgelm-llama-cpp" + lib.optionalString cudaSupport "-cuda";
+  version = "${pins.llama_cpp.version}-${lib.substring 0 9 pins.llama_cpp.commit}";
+
+  src = fetchPypi {
+    pname = "llama_cpp_python";
+    inherit (pins.llama_cpp_python) version sha256;
+  };
+  sourceRoot = "llama_cpp_python-${pins.llama_cpp_python.version}/vendor/llama.cpp";
+
+  strictDeps = true;
+  __structuredAttrs = true;
+
+  nativeBuildInputs = [
+    cmake
+    ninja
+  ]
+  ++ optionals cudaSupport [
+    cudaPackages.cuda_nvcc
+    autoAddDriverRunpath
+  ];
+
+  buildInputs = optionals cudaSupport [
+    cudaPackages.cuda_cudart
+    cudaPackages.libcublas
+    (cudaPackages.cccl or cudaPackages.cuda_cccl)
+  ];
+
+  cmakeFlags = [
+    (cmakeBool "BUILD_SHARED_LIBS" true)
+    (cmakeFeature "CMAKE_INSTALL_RPATH" "$ORIGIN")
+
+    # Backends are modules: the processor's best one is chosen at the start, and CUDA's is loaded where there is a
+    # driver. nixpkgs sets SOURCE_DATE_EPOCH in every build, at which ggml turns each x86 extension off that isn't asked
+    # for by name, and a single CPU backend would have no AVX2. Each variant names its own, so none is lost.
+    (cmakeBool "GGML_BACKEND_DL" true)
+    (cmakeBool "GGML_CPU_ALL_VARIANTS" true)
+    (cmakeBool "GGML_NATIVE" false)
+    # ggml installs modules as if they were programs; beside libllama they are found without a variable.
+    (cmakeFeature "CMAKE_INSTALL_BINDIR" "lib")
+
+    # Nothing may depend on the machine that builds, on git or on the network.
+    (cmakeBool "GGML_CCACHE" false)
+    (cmakeBool "LLAMA_OPENSSL" false)
+    (cmakeBool "LLAMA_BUILD_UI" false)
+    (cmakeBool "LLAMA_USE_PREBUILT_UI" false)
+    (cmakeFeature "LLAMA_BUILD_COMMIT" (lib.substring 0 9 pins.llama_cpp.commit))
+    (cmakeFeature "LLAMA_BUILD_NUMBER" "1")
+
+    # The bindings load libmtmd too; programs and tests aren't used.
+    (cmakeBool "LLAMA_BUILD_COMMON" true)
+    (cmakeBool "LLAMA_BUILD_MTMD" true)
+    (cmakeBool "LLAMA_BUILD_APP" false)
+    (cmakeBool "LLAMA_BUILD_EXAMPLES" false)
+    (cmakeBool "LLAMA_BUILD_SERVER" false)
+    (cmakeBool "LLAMA_BUILD_TESTS" false)
+    (cmakeBool "LLAMA_BUILD_TOOLS" false)
+
+    (cmakeBool "GGML_CUDA" cudaSupport)
+  ]
+  ++ optionals cudaSupport [
+    # Without "-real" there is PTX beside the machine code, from which the driver makes code for newer cards.
+    (cmakeFeature "CMAKE_CUDA_ARCHITECTURES" architectures)
+    (cmakeBool "GGML_CUDA_NCCL" false)
+  ];
+
+  # Virtual machines announce AMX and then fault at its first instruction; the next variant runs on the same processors.
+  # Without -f: a variant of another name must be noticed.
+  postInstall = ''
+    rm "$out/lib/libggml-cpu-sapphirerapids.so"
+  '';
+
+  passthru = {
+    inherit cudaSupport architectures;
+    inherit (pins.llama_cpp) commit;
+  };
+
+  meta = {
+    description = "llama.cpp's libraries as ForgeLM pins them";
+    homepage = "https://github.com/ggml-org/llama.cpp";
+    license = lib.licenses.mit;
+    platforms = [ "x86_64-linux" ];
+  };
+}
