@@ -24,7 +24,7 @@ from forgelm.metrics import Metrics
 from forgelm.supervisor import Command, Phase, Status
 from forgelm.text.pairs import Pairs
 
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS = 7.0
 """How long running requests may go on after the server was told to stop."""
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from forgelm.api.fetching import Fetching
     from forgelm.api.registry_client import RegistryClient
 
-DRAIN_SECONDS = 10.0
-"""How long running requests may go on after the server was told to stop."""
+DRAIN_SECONDS = 7.0
+"""How long running requests may go on after the server was told to stop: docker and podman kill after ten in all."""
 
 
 class Beside(msgspec.Struct, frozen=True):
