@@ -25,6 +25,11 @@ RECORDS = frozenset(("bench/LOG.md", "containers/LOG.md", "CHANGELOG.md"))
 
 def problems(root: Path) -> list[str]:
     """One line for each disagreement, none if all is well. Raises `PinsError` for pins that can't be read."""
+    return [*repeated(root), *elsewhere(root)]
+
+
+def repeated(root: Path) -> list[str]:
+    """The same of the files alone that have to repeat a pin."""
     pins = read(root)
     return [
         *within(pins),
@@ -33,7 +38,6 @@ def problems(root: Path) -> list[str]:
         *in_lib(root, pins),
         *in_flake_lock(root, pins),
         *in_python_wheels(root),
-        *elsewhere(root),
     ]
 
 
@@ -111,10 +115,7 @@ def in_python_wheels(root: Path) -> Iterator[str]:
 
 def elsewhere(root: Path) -> Iterator[str]:
     """Committed files that state a pin and aren't among those compared above."""
-    needles = {
-        what: re.compile(rf"(?<![\w.])v?(?:{'|'.join(map(re.escape, texts))})(?!\w|\.\d)")
-        for what, texts in distinctive(root).items()
-    }
+    needles = distinctive(root)
     for name in committed(root):
         if name in MAY_STATE | RECORDS:
             continue
@@ -122,10 +123,16 @@ def elsewhere(root: Path) -> Iterator[str]:
             text = (root / name).read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue  # a picture, or deleted and not committed yet
-        for what, pattern in needles.items():
-            if found := pattern.search(text):
-                line = text.count("\n", 0, found.start()) + 1
+        for what, forms in needles.items():
+            if line := line_with(text, forms):
                 yield f"{name}:{line}: states {what}, which belongs in containers/pins.json alone"
+
+
+def line_with(text: str, forms: tuple[str, ...]) -> int:
+    """The first line that has one of these in it, not as a part of something longer; 0 without one."""
+    there = [re.escape(form) for form in forms if form in text]
+    found = re.search(rf"(?<![\w.])v?(?:{'|'.join(there)})(?!\w|\.\d)", text) if there else None
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def distinctive(root: Path) -> Mapping[str, tuple[str, ...]]:

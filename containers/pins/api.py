@@ -75,7 +75,7 @@ def used_names(package: Path) -> dict[str, tuple[str, ...]]:
 def header_functions(header: str) -> dict[str, str]:
     """Functions that llama.h offers → their declarations in one line."""
     without_comments = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.DOTALL)
-    declared = re.findall(r"\bLLAMA_API\b([^;{}]*?\b(\w+)\s*\([^;{}]*\))", without_comments)
+    declared = re.findall(r"\bLLAMA_API\b([^;{}()]*?\b(\w+)\s*\((?:[^()]|\([^()]*\))*\))", without_comments)
     return {name: " ".join(text.split()) for text, name in declared}
 
 

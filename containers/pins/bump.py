@@ -82,7 +82,12 @@ def run(root: Path, version: str) -> int:
     outcomes = {name: set_up_and_test(tree) for name, tree in trees.items()}
     for line in conclusion(trees, outcomes, scratch):
         print(line, flush=True)
-    return bool(set(outcomes[version].failed) - set(outcomes[old].failed)) or not outcomes[version].passed
+    return worse(outcomes[old], outcomes[version])
+
+
+def worse(before: Outcome, after: Outcome) -> bool:
+    """Whether something fails that passed before, or nothing ran at all."""
+    return bool(set(after.failed) - set(before.failed)) or not after.passed
 
 
 def clone(root: Path, directory: Path) -> Path:

@@ -26,8 +26,8 @@ def pin(root: Path, contents: Contents) -> None:
     lib = root / agree.LIB
     substitute(lib, r'^BINDINGS = ".*"$', f'BINDINGS = "{contents.version}"')
     substitute(lib, r'^COMMIT = ".*"$', f'COMMIT = "{contents.commit[: agree.COMMIT_LETTERS]}"')
-    if problems := agree.problems(root):
-        raise PinsError(f"the pin is stated in a place that isn't known: {problems[0]}")
+    if problems := agree.repeated(root):
+        raise PinsError(problems[0])
 
 
 def substitute(path: Path, pattern: str, replacement: str) -> None:
