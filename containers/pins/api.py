@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 BINDINGS = "llama_cpp/llama_cpp.py"
 HEADER = "vendor/llama.cpp/include/llama.h"
-_KINDS = {"Structure", "Union"}
+KINDS = ("Structure", "Union")
 
 
 class Change(NamedTuple):
@@ -29,7 +29,13 @@ class Change(NamedTuple):
     def __str__(self) -> str:
         used = f"  <- {', '.join(self.used)}" if self.used else ""
         if not self.before or not self.after:
-            return f"{'+' if self.after else '-'} {self.name}: {self.after or self.before}{used}"
+            return (
+                f"{'+' if self.after else '-'} {self.name}: {' '.join((self.after or self.before).splitlines())}{used}"
+            )
+        if self.before.startswith(KINDS) and self.after.startswith(KINDS):
+            compared = difflib.ndiff(self.before.splitlines(), self.after.splitlines())
+            moved = (line for line in compared if line[0] in "+-")
+            return f"! {self.name}{used}\n" + "\n".join(f"    {line}" for line in moved)
         return f"! {self.name}{used}\n    was {self.before}\n    is  {self.after}"
 
 
@@ -41,19 +47,19 @@ def declarations(source: str) -> dict[str, str]:
             case ast.FunctionDef(decorator_list=[ast.Call(func=ast.Name(id="ctypes_function"), args=arguments), *_]):
                 name, takes, gives, *_ = arguments
                 found[ast.literal_eval(name)] = f"{ast.unparse(takes)} -> {ast.unparse(gives)}"
-            case ast.ClassDef(bases=[ast.Attribute(attr=kind)]) if kind in _KINDS:
-                found[node.name] = f"{kind} {fields(node)}"
+            case ast.ClassDef(bases=[ast.Attribute(attr=kind)]) if kind in KINDS:
+                found[node.name] = "\n".join((kind, *fields(node)))
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if not name.startswith("_"):
                 found[name] = ast.unparse(value)
     return found
 
 
-def fields(structure: ast.ClassDef) -> str:
+def fields(structure: ast.ClassDef) -> list[str]:
     """A structure's `_fields_`, which decide where everything in it lies."""
     for node in structure.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_fields_":
-            return ast.unparse(node.value)
-    return "[]"
+            return [ast.unparse(entry) for entry in node.value.elts] if isinstance(node.value, ast.List) else []
+    return []
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str], used: Mapping[str, tuple[str, ...]]) -> list[Change]:
@@ -69,6 +75,19 @@ def used_names(package: Path) -> dict[str, tuple[str, ...]]:
     for path in package.rglob("*.py"):
         for name in re.findall(r"\b(?:llama|ggml|gguf|mtmd|LLAMA|GGML)_\w+", path.read_text(encoding="utf-8")):
             found.setdefault(name, set()).add(str(path.relative_to(package.parent)))
+    return {name: tuple(sorted(files)) for name, files in found.items()}
+
+
+def by_way_of(declared: Mapping[str, str], used: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """`used` and what is used through it: the structures that a function takes or gives, and those in them."""
+    found = {name: set(files) for name, files in used.items() if name in declared}
+    waiting = list(found)
+    while waiting:
+        name = waiting.pop()
+        for inner in re.findall(r"\w+", declared[name]):
+            if inner in declared and not found[name] <= found.setdefault(inner, set()):
+                found[inner] |= found[name]
+                waiting.append(inner)
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 
@@ -97,7 +116,7 @@ def report(old: Path, new: Path, package: Path) -> Iterator[str]:
     bindings = [declarations((tree / BINDINGS).read_text(encoding="utf-8")) for tree in (old, new)]
     functions = [header_functions((tree / HEADER).read_text(encoding="utf-8")) for tree in (old, new)]
     for title, (before, after) in (("Bindings (ctypes)", bindings), ("llama.h, functions", functions)):
-        found = changes(before, after, used)
+        found = changes(before, after, by_way_of({**after, **before}, used))
         affected = sum(bool(change.used) for change in found)
         yield f"{title}: {len(found)} changed of {len(before)}, {affected} of them used by ForgeLM"
         yield from (f"  {line}" for change in found for line in str(change).splitlines())

@@ -99,9 +99,15 @@ def test_what_changed_between_two_bindings() -> None:
         "! KIND_A\n    was 1\n    is  7",
         "+ llama_come: [] -> None",
         "- llama_gone: [] -> None",
-        "! point\n    was Structure [('x', ctypes.c_int32), ('y', ctypes.c_float)]\n"
-        "    is  Structure [('x', ctypes.c_int32), ('y', ctypes.c_double)]",
+        "! point\n    - ('y', ctypes.c_float)\n    + ('y', ctypes.c_double)",
     ]
+
+
+def test_a_structure_is_used_through_what_takes_it() -> None:
+    used = api.by_way_of(
+        api.declarations(BEFORE), {"llama_decode": ("forgelm/x.py",), "llama_unknown": ("forgelm/y.py",)}
+    )
+    assert used == {"llama_decode": ("forgelm/x.py",), "point": ("forgelm/x.py",)}
 
 
 def test_the_real_bindings_are_read() -> None:
