@@ -8,7 +8,7 @@ BIN := $(HOME)/.local/bin
 # How llama.cpp is compiled: native (this processor), portable (any) or dev (for a debugger). Unset: as it was before.
 MODE ?=
 
-.PHONY: help setup cuda run test check install uninstall lock pins bump
+.PHONY: help setup cuda run test check install uninstall lock pins bump image image-cuda image-test
 
 help:
 	@echo "make run        set up, fetch the starter model and serve it on 127.0.0.1:8080 (ARGS: flags of forgelm serve)"
@@ -18,9 +18,13 @@ help:
 	@echo "make check      lint, types and tests"
 	@echo "make install    put the forgelm command on PATH, in ~/.local/bin"
 	@echo "make uninstall  take it away again; 'forgelm paths' names the directories to delete"
+	@echo "make nix-check  evaluate the Nix flake without a network (make nix-configure: configure its engine too)"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock from pyproject.toml"
 	@echo "make pins       compare containers/pins.json with what can be downloaded, and show what is newer (ARGS=--download: 530 MB more)"
 	@echo "make bump       PIN=VERSION: build and test another llama-cpp-python in build/bump-VERSION, and show what changed"
+	@echo "make image      the container image forgelm:latest, with docker, podman or buildah (ARGS: flags of its build)"
+	@echo "make image-cuda the image forgelm:latest-cuda for NVIDIA cards, likewise"
+	@echo "make image-test build the image twice, run it as a container and look at what it does (ARGS: see containers/LOG.md)"
 
 setup:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is missing: sudo apt install python3" >&2; exit 1; }
@@ -73,3 +77,29 @@ pins: setup
 bump: setup
 	@test -n "$(PIN)" || { echo "which version of llama-cpp-python? make bump PIN=1.2.3" >&2; exit 1; }
 	@.venv/bin/python -m containers.pins bump "$(PIN)"
+
+image:
+	@$(PYTHON) containers/image.py forgelm $(ARGS)
+
+image-cuda:
+	@$(PYTHON) containers/image.py forgelm-cuda $(ARGS)
+
+image-test: setup
+	@.venv/bin/python -m tests.containers.check_image $(ARGS)
+
+# tests/nix/README.md: both evaluate the flake without a network, against a stand-in for nixpkgs.
+.PHONY: nix-check nix-configure nix-wheels
+
+nix-check: setup
+	@.venv/bin/python -m pytest tests/nix $(ARGS)
+
+# The engine as far as CMake's configuration, with the sdist that the pins name.
+nix-configure: setup
+	@mkdir -p build/nix
+	@.venv/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest build/nix \
+		"$$(grep -o '^llama-cpp-python==[0-9.]*' requirements.lock)"
+	@FORGELM_SDIST_DIR="$(CURDIR)/build/nix" .venv/bin/python -m pytest tests/nix/configure_engine.py $(ARGS)
+
+# After `make lock`: the hashes of the wheels that the flake takes.
+nix-wheels: setup
+	@.venv/bin/python containers/nix/wheels.py
