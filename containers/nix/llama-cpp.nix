@@ -58,18 +58,13 @@ compiler.mkDerivation {
 
     # Nothing may depend on the machine that builds, on git or on the network.
     (cmakeBool "GGML_CCACHE" false)
-    (cmakeBool "LLAMA_OPENSSL" false)
-    (cmakeBool "LLAMA_BUILD_UI" false)
-    (cmakeBool "LLAMA_USE_PREBUILT_UI" false)
     (cmakeFeature "LLAMA_BUILD_COMMIT" (lib.substring 0 9 pins.llama_cpp.commit))
     (cmakeFeature "LLAMA_BUILD_NUMBER" "1")
 
-    # The bindings load libmtmd too; programs and tests aren't used.
-    (cmakeBool "LLAMA_BUILD_COMMON" true)
-    (cmakeBool "LLAMA_BUILD_MTMD" true)
+    # Libraries alone: ForgeLM runs none of the programs, and with the tools the web page goes, which is fetched.
     (cmakeBool "LLAMA_BUILD_APP" false)
+    (cmakeBool "LLAMA_BUILD_COMMON" false)
     (cmakeBool "LLAMA_BUILD_EXAMPLES" false)
-    (cmakeBool "LLAMA_BUILD_SERVER" false)
     (cmakeBool "LLAMA_BUILD_TESTS" false)
     (cmakeBool "LLAMA_BUILD_TOOLS" false)
 

@@ -93,7 +93,7 @@ rec {
       free = true;
       shortName = "asl20";
     };
-    cudaEula = {
+    nvidiaCudaRedist = {
       free = false;
       shortName = "CUDA EULA";
     };
