@@ -8,7 +8,7 @@ BIN := $(HOME)/.local/bin
 # How llama.cpp is compiled: native (this processor), portable (any) or dev (for a debugger). Unset: as it was before.
 MODE ?=
 
-.PHONY: help setup cuda run test check install uninstall lock pins bump image image-cuda image-test
+.PHONY: help setup cuda cuda-show run test check install uninstall lock pins bump image image-cuda image-test
 
 help:
 	@echo "make run        set up, fetch the starter model and serve it on 127.0.0.1:8080 (ARGS: flags of forgelm serve)"
@@ -32,6 +32,9 @@ setup:
 
 cuda: export FORGELM_BUILD_CUDA = 1
 cuda: setup
+
+cuda-show:
+	@.venv/bin/python containers/show_cuda.py
 
 # `exec`: the server is make's own child, so that a signal to make reaches it and nothing is left behind.
 run: setup

@@ -3,8 +3,10 @@
 Part of `forgelm/bootstrap.py`, so the standard library only. Versions and hashes are those of `containers/pins.json`.
 """
 
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -16,7 +18,10 @@ from forgelm import paths
 from forgelm.bootstrap_run import Progress, SetupError, exclusive, fail, log_path, run_pip
 
 PINS = Path(__file__).resolve().parent.parent / "containers" / "pins.json"
-BUILD, RUN = "build", "run"
+BUILD, RUN, CHECK = "build", "run", "check"
+"""What a wheel of the pins is for."""
+LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
+"""Programs that people write before their compiler's name."""
 LIBRARIES = ("libcudart", "libcublas", "libcublasLt")
 # The calls of CUDA's driver that llama.cpp links. The driver comes with the card, so nothing but their names is here.
 DRIVER_CALLS = (
@@ -54,27 +59,36 @@ def cmake_arguments(python: Path, compiler: str, cxx: str) -> str:
         # Without "-real" the file holds PTX too, from which newer cards compile their code at the first start.
         f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(pins['architectures'])}",
         "-DGGML_CUDA_NCCL=OFF",
-        f"-DCMAKE_CUDA_HOST_COMPILER={shutil.which(cxx.split(maxsplit=1)[0])}",
+        f"-DCMAKE_CUDA_HOST_COMPILER={host_compiler(cxx)}",
+        f"-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-rpath,\\{RUNPATH}",
     ]
     if not compiler:
         kit = toolkit(python, cxx)
         compiler = str(kit / "bin" / "nvcc")
-        arguments += [f"-DCUDAToolkit_ROOT={kit}", f"'-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-rpath,\\{RUNPATH}'"]
+        arguments.append(f"-DCUDAToolkit_ROOT={kit}")
     elif not shutil.which(compiler):
         raise SetupError(f"CUDACXX={compiler} is no program")
-    return " ".join([*arguments, f"-DCMAKE_CUDA_COMPILER={compiler}"])
+    return shlex.join([*arguments, f"-DCMAKE_CUDA_COMPILER={compiler}"])
+
+
+def host_compiler(cxx: str) -> str:
+    """The program that nvcc has compile the host's part: the compiler itself, without a cache before it or flags."""
+    name = next(word for word in cxx.split() if Path(word).name not in LAUNCHERS)
+    return shutil.which(name) or name
 
 
 def toolkit(python: Path, cxx: str) -> Path:
     """The toolkit's directory in the user's cache; fetched and put together now if it isn't there."""
     version: str = read_pins()["wheels"]["nvidia-cuda-nvcc"]["version"]
+    # Of all its wheels: a newer cuBLAS beside the same compiler is another toolkit.
+    name = f"{version}-{hashlib.sha256(requirements(BUILD, RUN).encode()).hexdigest()[:8]}"
     directory = paths.cache_dir() / "cuda"
     directory.mkdir(parents=True, exist_ok=True)
-    kit = directory / version
+    kit = directory / name
     with exclusive(directory, "another fetch of CUDA"):
         if not kit.is_dir():
             wheels = fetch(python, directory)
-            half = directory / f"{version}.new"
+            half = directory / f"{name}.new"
             shutil.rmtree(half, ignore_errors=True)
             assemble(wheels, half, cxx)
             half.rename(kit)
@@ -91,12 +105,15 @@ def fetch(python: Path, directory: Path) -> list[Path]:
     print("CUDA's compiler and libraries: about 530 MB", flush=True)
     if run_pip(python, [*arguments, "-r", str(wanted)], log=log, progress=Progress("CUDA")):
         fail("CUDA's compiler can't be fetched (that needs the network).", log)
-    return sorted(wheels.glob("*.whl"))
+    # Those of earlier pins lie there too.
+    pins = read_pins()["wheels"].items()
+    pinned = {f"{name.replace('-', '_')}-{pin['version']}" for name, pin in pins if pin["for"] in (BUILD, RUN)}
+    return sorted(path for path in wheels.glob("*.whl") if "-".join(path.name.split("-")[:2]) in pinned)
 
 
 def assemble(wheels: list[Path], kit: Path, cxx: str) -> None:
     """Lay the wheels out as an installed toolkit: the names that linkers look for, and a driver to link against."""
-    unpacked = kit.with_suffix(".unpacked")
+    unpacked = kit.with_name(f"{kit.name}.unpacked")
     shutil.rmtree(unpacked, ignore_errors=True)
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:

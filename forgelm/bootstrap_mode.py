@@ -37,10 +37,10 @@ class Mode(NamedTuple):
 
 MODES = {
     "native": Mode("native", COMMON, (), tied=True, core_seconds=420),
-    "portable": Mode("portable", f"{COMMON} {PORTABLE}", (ONLY_PACKAGE,), tied=False, core_seconds=1500),
+    "portable": Mode("portable", f"{COMMON} {PORTABLE}", (ONLY_PACKAGE,), tied=False, core_seconds=560),
     "dev": Mode("dev", f"{COMMON} -DCMAKE_BUILD_TYPE=RelWithDebInfo", (UNSTRIPPED,), tied=True, core_seconds=600),
 }
-CUDA_CORE_SECONDS = 5400
+CUDA_CORE_SECONDS = 2200
 
 
 def mode_of(build: Mapping[str, str]) -> Mode:

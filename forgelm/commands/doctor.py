@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warn", "fail"]
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
-# Flag of the CPU → the feature llama.cpp names when it was compiled with it. AMX is left out on purpose (set-up says why).
+# Flag of the CPU → the feature llama.cpp names when it was compiled with it. AMX is left out on purpose.
 COMPILED = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512"}
 
 
