@@ -20,6 +20,7 @@ help:
 	@echo "make uninstall  take it away again; 'forgelm paths' names the directories to delete"
 	@echo "make nix-check  evaluate the Nix flake without a network (make nix-configure: configure its engine too)"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock from pyproject.toml"
+	@echo "make notices    write THIRD_PARTY_NOTICES anew, after make lock"
 	@echo "make pins       compare containers/pins.json with what can be downloaded, and show what is newer (ARGS=--download: 530 MB more)"
 	@echo "make bump       PIN=VERSION: build and test another llama-cpp-python in build/bump-VERSION, and show what changed"
 	@echo "make image      the container image forgelm:latest, with docker, podman or buildah (ARGS: flags of its build)"
@@ -73,6 +74,9 @@ lock: setup
 	$(COMPILE) --upgrade --output-file requirements.lock pyproject.toml
 	$(COMPILE) --extra dev --constraint requirements.lock --upgrade --output-file requirements-dev.lock pyproject.toml
 	@rm -rf build/lock
+
+notices: setup
+	@.venv/bin/python containers/notices.py
 
 pins: setup
 	@.venv/bin/python -m containers.pins verify $(ARGS)
