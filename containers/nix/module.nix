@@ -174,9 +174,11 @@ in
         WatchdogSec = 60;
         # SIGTERM goes to the server alone, which lets requests finish and ends its processes.
         KillMode = "mixed";
-        TimeoutStopSec = 120;
+        TimeoutStopSec = 45;
         Restart = "on-failure";
         RestartSec = 5;
+        # A setting that is wrong stays wrong.
+        RestartPreventExitStatus = 2;
 
         User = "forgelm";
         Group = "forgelm";
