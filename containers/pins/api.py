@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from forgelm.bootstrap_cuda import DRIVER_CALLS
+
 BINDINGS = "llama_cpp/llama_cpp.py"
 HEADER = "vendor/llama.cpp/include/llama.h"
+CUDA_SOURCES = "vendor/llama.cpp/ggml/src/ggml-cuda"
 KINDS = ("Structure", "Union")
 
 
@@ -121,6 +124,14 @@ def report(old: Path, new: Path, package: Path) -> Iterator[str]:
         yield f"{title}: {len(found)} changed of {len(before)}, {affected} of them used by ForgeLM"
         yield from (f"  {line}" for change in found for line in str(change).splitlines())
     yield f"llama.h: {counted(header_diff(old / HEADER, new / HEADER))}"
+    if unknown := driver_calls(new) - driver_calls(old) - set(DRIVER_CALLS):
+        yield f"bootstrap_cuda.DRIVER_CALLS lacks {', '.join(sorted(unknown))}: the CUDA build wouldn't link"
+
+
+def driver_calls(tree: Path) -> set[str]:
+    """Calls of CUDA's driver in ggml's sources; a word in a comment can be among them."""
+    files = (tree / CUDA_SOURCES).glob("*.cu*")
+    return {name for path in files for name in re.findall(r"\bcu[A-Z]\w*(?=\()", path.read_text(encoding="utf-8"))}
 
 
 def library_sizes(package: Path) -> dict[str, int]:

@@ -84,7 +84,9 @@ def commit(root: Path) -> None:
     git(root, "commit", "--quiet", "--message", "pins")
 
 
-def make_sdist(version: str, llama_cpp: str, commit: str, bindings: str = BINDINGS, header: str = HEADER) -> bytes:
+def make_sdist(
+    version: str, llama_cpp: str, commit: str, *, bindings: str = BINDINGS, header: str = HEADER, cuda: str = ""
+) -> bytes:
     """An sdist with what pins are about, which pip accepts."""
     major, minor, patch = llama_cpp.split(".")
     cmake = f"set(LLAMA_VERSION_MAJOR {major})\nset(LLAMA_VERSION_MINOR {minor})\nset(LLAMA_VERSION_PATCH {patch})\n"
@@ -96,6 +98,7 @@ def make_sdist(version: str, llama_cpp: str, commit: str, bindings: str = BINDIN
         ".git/modules/vendor/llama.cpp/HEAD": f"{commit}\n",
         "vendor/llama.cpp/CMakeLists.txt": cmake,
         "vendor/llama.cpp/include/llama.h": header,
+        "vendor/llama.cpp/ggml/src/ggml-cuda/ggml-cuda.cu": cuda,
         "llama_cpp/llama_cpp.py": bindings,
     }
     buffer = io.BytesIO()

@@ -197,8 +197,10 @@ def trial(tree: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
     more = pinned.HEADER.replace("llama_batch b", "llama_batch b, int n")
     site.project(
         NAME,
-        site.sdist(old, pinned.make_sdist(old, "1.0.0", "12" * 20)),
-        site.sdist(NEW, pinned.make_sdist(NEW, "1.1.0", COMMIT, header=more)),
+        site.sdist(old, pinned.make_sdist(old, "1.0.0", "12" * 20, cuda="// of cuBLAS(1)")),
+        site.sdist(
+            NEW, pinned.make_sdist(NEW, "1.1.0", COMMIT, header=more, cuda="// of cuBLAS(1)\ncuMemMap(p); cuNew(q);")
+        ),
     )
     monkeypatch.setattr(bump, "CONTRACT", ("tests/test_contract.py",))
     return tree
@@ -219,6 +221,7 @@ def test_a_trial_from_end_to_end(trial: Path, capfd: pytest.CaptureFixture[str])
     assert f"llama-cpp-python {old} -> {NEW}; llama.cpp 1.0.0 -> 1.1.0" in said.out
     assert "Bindings (ctypes): 0 changed of 1, 0 of them used by ForgeLM" in said.out
     assert "llama.h, functions: 1 changed of 1" in said.out
+    assert "bootstrap_cuda.DRIVER_CALLS lacks cuNew: the CUDA build wouldn't link" in said.out
     assert "  libllama.so: 2.00 -> 2.00 MB" in said.out
     results = [line.strip() for line in said.out.splitlines() if line.startswith("  ") and "test_contract::" in line]
     assert results == [
