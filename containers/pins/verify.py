@@ -152,8 +152,10 @@ def download_row(wheels: dict[str, Wheel]) -> Row:
         hashes = {hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(scratch).glob("*.whl")}
     if hashes == {wheel.sha256 for wheel in wheels.values()}:
         return Row("CUDA's wheels", f"{len(wheels)}", "", f"downloaded: sha256 of each, {size / 1e6:.0f} MB")
-    reason = " ".join(done.stderr.split())
-    mismatch = "DO NOT MATCH THE HASHES" in reason
+    text = " ".join(done.stderr.split())
+    mismatch = "DO NOT MATCH THE HASHES" in text
+    # pip's advice to those who renew locks comes before the file and its two hashes.
+    reason = text.rpartition("tampered with them. ")[2]
     return Row("CUDA's wheels", f"{len(wheels)}", "", f"{'' if mismatch else 'not verified: '}{reason[:300]}", mismatch)
 
 

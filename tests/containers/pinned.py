@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,6 +111,17 @@ def make_sdist(
     return buffer.getvalue()
 
 
+def make_wheel(name: str, version: str) -> bytes:
+    """A wheel that pip accepts, with nothing in it."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return buffer.getvalue()
+
+
 def sha256(content: bytes) -> str:
     """In hexadecimal."""
     return hashlib.sha256(content).hexdigest()
@@ -133,7 +145,10 @@ class Site:
 
     def sdist(self, version: str, content: bytes) -> dict[str, Any]:
         """An sdist of the engine to download; its entry for the page."""
-        name = f"{FILE}-{version}.tar.gz"
+        return self.file(f"{FILE}-{version}.tar.gz", content)
+
+    def file(self, name: str, content: bytes) -> dict[str, Any]:
+        """A file to download; its entry for a page."""
         self.pages[f"/files/{name}"] = ("application/gzip", content)
         return {**entry(name, sha256(content)), "url": f"{self.url}/files/{name}"}
 

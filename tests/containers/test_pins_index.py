@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.pins import NAME, agree, index, read, verify
+from containers.pins import NAME, Wheel, agree, index, read, verify
 from containers.pins.index import Index, Unreachable
 from forgelm.bootstrap import parse_lock
 from tests.containers import pinned
@@ -202,6 +202,30 @@ def engine(root: Path) -> tuple[str, str, str]:
 
 def row_version(root: Path) -> str:
     return locked(root, "httpx")[0]
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
+
+
+def downloaded(wheels: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch) -> verify.Row:
+    for name, value in pinned.environment(url).items():
+        monkeypatch.setenv(name, value)
+    return verify.download_row({name: Wheel("1.0", sha256, "build") for name, sha256 in wheels.items()})
+
+
+def test_wheels_are_downloaded_and_weighed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = {name: pinned.make_wheel(name, "1.0") for name in ("one-part", "another")}
+    for name, content in wheels.items():
+        site.project(name, site.file(wheel(name, "1.0"), content))
+    hashes = {name: pinned.sha256(content) for name, content in wheels.items()}
+    row = downloaded(hashes, f"{site.url}/simple", monkeypatch)
+    assert (row.wrong, row.have, row.how) == (False, "2", "downloaded: sha256 of each, 0 MB")
+    row = downloaded({**hashes, "another": OTHER}, f"{site.url}/simple", monkeypatch)
+    assert row.wrong
+    assert OTHER in row.how
+    row = downloaded(hashes, NOBODY, monkeypatch)
+    assert not row.wrong
+    assert row.how.startswith("not verified: ")
 
 
 # ---- the index -------------------------------------------------------------------------------------------------------
