@@ -3,7 +3,8 @@
 # forgelm-host-driver [ROOT]      ROOT stands for / (tests)
 #
 # A program of Nix has its own libc, so the host's library directories must not be on its path. Of a driver it needs
-# libcuda and libnvidia-ml, which are linked by name into a directory of this user. On NixOS, and where LD_LIBRARY_PATH
+# libcuda and libnvidia-ml, which are linked by name into a directory of this user, and what these two load themselves: the
+# driver's compiler, which makes code for cards newer than those it was built for, and WSL's way to the card. On NixOS, and where LD_LIBRARY_PATH
 # leads to a driver already (a container), nothing has to be done. Without a driver nothing is printed: the server then
 # says itself that there is no GPU.
 set -u
@@ -26,18 +27,18 @@ if [ -x "$root/sbin/ldconfig" ]; then
   done < <("$root/sbin/ldconfig" -p 2>/dev/null)
 fi
 
-# The first place that has it.
+# The first place that has a file of that pattern.
 find_library() {
   local place
   for place in "${places[@]}"; do
-    if [ -e "$place/$1.so.1" ]; then
+    if compgen -G "$place/$1" >/dev/null; then
       printf '%s\n' "$place"
       return
     fi
   done
 }
 
-[ -n "$(find_library libcuda)" ] || exit 0
+[ -n "$(find_library libcuda.so.1)" ] || exit 0
 
 if [ -n "${XDG_RUNTIME_DIR:-}" ] && mkdir -p "$XDG_RUNTIME_DIR/forgelm/driver" 2>/dev/null; then
   links="$XDG_RUNTIME_DIR/forgelm/driver"
@@ -49,10 +50,11 @@ fi
 for link in "$links"/*; do
   if [ -L "$link" ] && [ ! -e "$link" ]; then rm -f "$link"; fi
 done
-for library in libcuda libnvidia-ml; do
+for library in libcuda.so.1 libnvidia-ml.so.1 libnvidia-ptxjitcompiler.so.1 libnvidia-nvvm.so.4 "libnvidia-gpucomp.so*" \
+  libdxcore.so; do
   place="$(find_library "$library")"
   [ -n "$place" ] || continue
-  for file in "$place/$library".so*; do
+  for file in "$place/${library%%.so*}".so*; do
     ln -sfn "$file" "$links/" || exit 0
   done
 done

@@ -104,6 +104,13 @@ def test_cuda_without_nvml(machine: Machine):
     assert set(machine.links()) == {CUDA, "libcuda.so.580.1"}
 
 
+def test_what_the_driver_loads_itself_is_linked_too(machine: Machine):
+    """Its compiler, without which no card runs that is newer than those the code was built for; and WSL's device."""
+    own = {"libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-gpucomp.so.580.1", "libdxcore.so"}
+    machine.driver("usr/lib64", others=(*OTHERS, *own))
+    assert set(machine.links()) == {CUDA, "libcuda.so.580.1", NVML, "libnvidia-ml.so.580.1", *own}
+
+
 def test_a_replaced_driver_leaves_no_dead_link(machine: Machine):
     directory = machine.driver("usr/lib64", "570.9")
     assert "libcuda.so.570.9" in machine.links()
