@@ -1,15 +1,35 @@
-"""The image's health check: whether the server in this container takes requests, as one line and an exit status."""
+"""The image's health check: whether the server in this container takes requests, as one line and an exit status.
+
+`ready.py registry` asks the registry instead, in its own container, at the socket in FORGELM_REGISTRY_SOCKET.
+"""
 
 import http.client
 import os
+import socket
 import sys
 
+SECONDS = 4.0
 
-def main() -> int:
-    """0 when `/readyz` answers 200."""
-    connection = http.client.HTTPConnection("127.0.0.1", int(os.environ.get("FORGELM_PORT") or "8080"), timeout=4)
+
+class RegistryConnection(http.client.HTTPConnection):
+    """HTTP on the registry's Unix socket."""
+
+    def connect(self) -> None:
+        """Raises `OSError`."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(os.environ.get("FORGELM_REGISTRY_SOCKET", ""))
+
+
+def main(arguments: list[str]) -> int:
+    """0 when the server's `/readyz`, or the registry's `/health`, answers 200."""
+    if arguments == ["registry"]:
+        connection, path = RegistryConnection("registry"), "/health"
+    else:
+        port = int(os.environ.get("FORGELM_PORT") or "8080")
+        connection, path = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS), "/readyz"
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", path)
         answer = connection.getresponse()
         print(answer.read(4096).decode(errors="replace"))
     except (OSError, http.client.HTTPException) as error:
@@ -19,4 +39,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -94,6 +94,13 @@ class Stack:
                 process.kill()
             process.wait(PATIENCE)
 
+    def healthy(self, service: str) -> bool:
+        """What the compose file's health check of a service says."""
+        words = services(CPU)[service]["healthcheck"]["test"][1:]
+        # The image has the clone's files there.
+        command = [sys.executable, *(word.replace("/opt/forgelm", str(ROOT)) for word in words[1:])]
+        return subprocess.run(command, env=self.environment(service), check=False, **self._user).returncode == 0
+
     def log(self, service: str) -> str:
         """What a service has said."""
         return (self._folder / f"{service}.log").read_text()
@@ -145,9 +152,14 @@ def test_two_containers_share_socket_and_volumes_and_the_server_does_without_the
         listed = stack.http.get("/registry/models").json()
         assert starter_profile().model.file in json.dumps(listed)
 
+        assert stack.healthy("forgelm")
+        assert stack.healthy("registry")
+
         first.kill()
         first.wait(PATIENCE)
         assert stack.get("/registry/models") == 503
+        assert not stack.healthy("registry")
+        assert stack.healthy("forgelm")
         assert stack.get("/readyz") == 200
         assert stack.chat().status_code == 200
 

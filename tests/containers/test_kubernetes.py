@@ -94,6 +94,7 @@ def test_it_runs_the_image_as_the_image_is_made() -> None:
     context = pod()["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == image.user
     assert container("forgelm")["ports"][0]["containerPort"] == image.port
+    assert container("registry")["livenessProbe"]["exec"]["command"] == [*image.health, "registry"]
     volumes = {each["name"] for each in pod()["volumes"]}
     assert volumes == {mount["name"] for each in pod()["containers"] for mount in each["volumeMounts"]}
     claims = {each["metadata"]["name"] for each in manifest() if each["kind"] == "PersistentVolumeClaim"}

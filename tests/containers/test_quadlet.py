@@ -76,6 +76,7 @@ def test_they_run_the_image_as_the_image_is_made() -> None:
     (port,) = SERVER["Container"]["PublishPort"]
     assert port == f"127.0.0.1:{image.port}:{image.port}"
     assert SERVER["Container"]["HealthCmd"] == [" ".join(image.health)]
+    assert REGISTRY["Container"]["HealthCmd"] == [" ".join((*image.health, "registry"))]
 
 
 def test_server_and_registry_meet_at_one_socket() -> None:
