@@ -15,6 +15,7 @@ NAME = "llama-cpp-python"
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
 Sri = Annotated[str, msgspec.Meta(pattern="^sha256-[A-Za-z0-9+/]{43}=$")]
+Reference = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]+(:\d+)?(/[a-z0-9._-]+)+:[A-Za-z0-9._-]+$")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)+$")]
 
 
@@ -69,12 +70,14 @@ class Cuda(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pins(msgspec.Struct, frozen=True):
-    """The whole file. What else is in it (container images and the like) is read by those who need it."""
+    """The whole file. What else is in it is read by those who need it."""
 
     llama_cpp_python: Sdist
     llama_cpp: Engine
     nixpkgs: Nixpkgs
     cuda: Cuda
+    images: dict[str, Reference] = {}
+    """Of programs beside ours."""
 
 
 def pins_path(root: Path) -> Path:

@@ -17,7 +17,7 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 COMMIT_LETTERS = 9
 """Of llama.cpp's commit, wherever it is shown to people."""
 
-MAY_STATE = frozenset(("containers/pins.json", "pyproject.toml", "flake.lock", LIB, *LOCKS))
+MAY_STATE = frozenset(("containers/pins.json", "pyproject.toml", "flake.lock", "compose.yaml", LIB, *LOCKS))
 """Files that have to repeat a pin; each is compared with it here."""
 RECORDS = frozenset(("bench/LOG.md", "containers/LOG.md", "CHANGELOG.md"))
 """Dated logs: what was measured with which version stays true."""
@@ -38,6 +38,7 @@ def repeated(root: Path) -> list[str]:
         *in_lib(root, pins),
         *in_flake_lock(root, pins),
         *in_python_wheels(root),
+        *in_compose(root, pins),
     ]
 
 
@@ -113,6 +114,15 @@ def in_python_wheels(root: Path) -> Iterator[str]:
             yield f"pins.json: {LOCKS[0]} has no file of {name} with the hash of python.wheels (make nix-wheels)"
 
 
+def in_compose(root: Path, pins: Pins) -> Iterator[str]:
+    """The images of programs beside ours, where there is a compose file."""
+    path = root / "compose.yaml"
+    stated = re.findall(r"^\s+image: ([\w.-]+/\S+)$", path.read_text(), re.MULTILINE) if path.exists() else []
+    for reference in stated:
+        if reference not in pins.images.values():
+            yield f"compose.yaml: {reference} is none of pins.json's images"
+
+
 def elsewhere(root: Path) -> Iterator[str]:
     """Committed files that state a pin and aren't among those compared above."""
     needles = distinctive(root)
@@ -149,18 +159,9 @@ def distinctive(root: Path) -> Mapping[str, tuple[str, ...]]:
     for name, wheel in pins.cuda.wheels.items():
         found[f"{name}'s version"] = (wheel.version,)
         found[f"{name}'s hash"] = (wheel.sha256, sri(wheel.sha256))
-    for name, digest in digests(read_raw(root).get("images", {})):
-        found[f"{name}'s digest"] = (digest,)
+    for name, reference in pins.images.items():
+        found[f"{name}'s image"] = (reference, reference.rpartition("/")[2])
     return found
-
-
-def digests(value: object, name: str = "images") -> Iterator[tuple[str, str]]:
-    """Every sha256 in a part of the pins that has no type here, with the keys that lead to it."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from digests(inner, f"{name}.{key}")
-    elif isinstance(value, str) and (match := re.search(r"[0-9a-f]{64}", value)):
-        yield name, match[0]
 
 
 def sri(sha256: str) -> str:

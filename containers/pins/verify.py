@@ -21,8 +21,9 @@ import rich.markup
 import rich.table
 from packaging.version import Version
 
-from containers.pins import NAME, PinsError, Wheel, agree, index, nixpath, read, read_raw, sdist
+from containers.pins import NAME, PinsError, Wheel, agree, index, nixpath, read, sdist
 from containers.pins.index import File, Index, Unreachable
+from containers.pins.registry import Registry
 from forgelm.bootstrap import parse_lock
 
 ASKED_AT_ONCE = 6
@@ -58,10 +59,7 @@ def rows(root: Path, offer: Index, *, download: bool) -> Iterator[Row]:
         yield download_row(pins.cuda.wheels)
     yield nixpkgs_row(root)
     yield lock_row(root, offer)
-    yield from (
-        Row(name, digest[:12], "", "not verified: no container registry is asked")
-        for name, digest in agree.digests(read_raw(root).get("images", {}))
-    )
+    yield from (image_row(name, Registry(reference)) for name, reference in pins.images.items())
     disagreements = agree.problems(root)
     yield from (Row("agreement", "", "", problem, wrong=True) for problem in disagreements)
     if not disagreements:
@@ -203,6 +201,16 @@ def lock_row(root: Path, offer: Index) -> Row:
     if unasked:
         how += f"; {len(unasked)} not: {unasked[0]}"
     return Row(lock, f"{len(found)} packages", ", ".join(newer), "; ".join(wrong) or how, bool(wrong))
+
+
+def image_row(name: str, image: Registry) -> Row:
+    """Whether the registry has the image's tag."""
+    try:
+        digest, newest = image.digest(), image.newest()
+    except Unreachable as error:
+        return Row(f"image {name}", image.tag, "", f"not verified: {error}")
+    how = f"the registry has it: {digest[:19]}…" if digest else f"the registry has no {image.tag}"
+    return Row(f"image {name}", image.tag, newest, how, not digest)
 
 
 def report(found: Iterator[Row]) -> int:

@@ -56,11 +56,14 @@ def make_tree(root: Path) -> Path:
 
 
 def shorten(root: Path, *packages: str) -> None:
-    """Leave the engine and these packages in requirements.lock, and no Python package for the flake."""
+    """Leave the engine and these packages in requirements.lock; no Python package for the flake, and no images."""
     lock = root / agree.LOCKS[0]
     blocks = parse_lock(lock.read_text())
     lock.write_text("".join(blocks[name] for name in (NAME, *packages)))
-    change_pins(root, python={"wheels": {}})
+    raw = read_raw(root)
+    raw["python"]["wheels"].clear()
+    raw["images"].clear()
+    pins_path(root).write_text(json.dumps(raw))
 
 
 def change_pins(root: Path, **sections: Any) -> None:
@@ -133,6 +136,12 @@ class Site:
 
     url: str = ""
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    """More of them, by path."""
+    token: str = ""
+    """What every page asks for, if it isn't empty."""
+    challenge: dict[str, str] = field(default_factory=dict)
+    """What is said to those without it."""
 
     def project(self, name: str, *files: dict[str, Any]) -> None:
         """A project's page in JSON."""
@@ -171,8 +180,11 @@ def serving() -> Iterator[Site]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             kind, body = site.pages.get(self.path, ("", b""))
-            self.send_response(200 if kind else 404)
+            refused = kind and site.token and self.headers["Authorization"] != f"Bearer {site.token}"
+            self.send_response((401 if refused else 200) if kind else 404)
             self.send_header("Content-Type", kind)
+            for name, value in (site.challenge if refused else site.headers.get(self.path, {})).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

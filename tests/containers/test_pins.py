@@ -99,6 +99,14 @@ def test_a_package_of_the_flake_that_the_lock_has_no_such_file_of(tree: Path) ->
     assert "no file of httpx" in problem
 
 
+def test_an_image_in_the_compose_file_that_is_not_pinned(tree: Path) -> None:
+    images = [f"    image: {reference}\n" for reference in PINS.images.values()]
+    (tree / "compose.yaml").write_text("".join([*images, "    image: forgelm:0.1.0\n"]))
+    assert agree.problems(tree) == []
+    (tree / "compose.yaml").write_text("    image: docker.io/grafana/grafana:0.0.1\n")
+    assert agree.problems(tree) == ["compose.yaml: docker.io/grafana/grafana:0.0.1 is none of pins.json's images"]
+
+
 STATED = {
     "version": (f"ForgeLM runs {NAME} {SDIST.version}.", f"states {NAME}'s version"),
     "version in a name": (f"llama_cpp_python-{SDIST.version}.tar.gz", f"states {NAME}'s version"),
@@ -107,13 +115,13 @@ STATED = {
     "commit": (f"llama.cpp at {ENGINE.commit[:9]}", "states llama.cpp's commit"),
     "revision": (f"github:NixOS/nixpkgs/{NIXPKGS.rev}", "states nixpkgs' revision"),
     "compiler": (f"nvcc {NVCC.version}", "states nvidia-cuda-"),
-    "image": (f"docker.io/prom/prometheus@sha256:{OTHER}", "states images.prometheus's digest"),
+    "image": ("docker.io/prom/prometheus:v3.99.1", "states prometheus's image"),
 }
 
 
 @pytest.mark.parametrize(("text", "said"), STATED.values(), ids=STATED)
 def test_no_other_file_may_state_a_pin(tree: Path, text: str, said: str) -> None:
-    pinned.change_pins(tree, images={"prometheus": f"docker.io/prom/prometheus:v3@sha256:{OTHER}"})
+    pinned.change_pins(tree, images={"prometheus": "docker.io/prom/prometheus:v3.99.1"})
     (tree / "README.md").write_text(f"A title\n\n{text}\n")
     assert agree.problems(tree) == [], "a file that isn't committed is nobody's business"
     pinned.git(tree, "add", "README.md")
