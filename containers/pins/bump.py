@@ -5,6 +5,7 @@ the clone ends up with is for a person to apply.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,8 @@ def run(root: Path, version: str) -> int:
     old = read(root).llama_cpp_python.version
     if version == old:
         raise PinsError(f"{version} is what is pinned")
+    if not re.fullmatch(r"\d+(\.\w+)+", version):
+        raise PinsError(f"{version!r} is no version")
     scratch = root / "build" / f"bump-{version}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -100,7 +103,8 @@ def clone(root: Path, directory: Path) -> Path:
 
 def git(root: Path, *arguments: str) -> str:
     """Git's output. Raises `PinsError`."""
-    command = ["git", "-C", str(root), *arguments]
+    # Without optional locks, so that not even its cache of file times is renewed in the working tree.
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PinsError(f"git {arguments[0]}: {done.stderr.strip()}")

@@ -207,9 +207,9 @@ def trial(tree: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(root: Path) -> dict[str, bytes]:
-    """Every file of a clone outside `build`, Git's own included except its cache of file times."""
+    """Every file of a clone outside `build`, Git's own included."""
     outside = (path for path in root.rglob("*") if path.is_file() and "build" not in path.relative_to(root).parts)
-    return {str(path.relative_to(root)): path.read_bytes() for path in outside if path.name != "index"}
+    return {str(path.relative_to(root)): path.read_bytes() for path in outside}
 
 
 def test_a_trial_from_end_to_end(trial: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,6 +269,13 @@ def test_a_version_that_there_isnt(trial: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"pip can't fetch {NAME} 9.9.8: ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("version", ["", "..", "1/../../..", "newest"])
+def test_what_is_no_version_is_refused_before_anything_is_deleted(tree: Path, version: str) -> None:
+    with pytest.raises(PinsError, match="is no version"):
+        bump.run(tree, version)
+    assert not (tree / "build").exists()
 
 
 def test_the_pinned_version_itself(tree: Path) -> None:
