@@ -17,8 +17,8 @@ from tests.containers import containerfile, files, tools
 CPU = "containers/compose.cpu.yaml"
 OURS = ("forgelm", "registry")
 THEIRS = ("prometheus", "grafana")
-NOT_OURS = {"HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "NO_PROXY"}
-"""Variables of the hub's client."""
+NOT_OURS = {"NVIDIA_VISIBLE_DEVICES", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "NO_PROXY"}
+"""Variables of NVIDIA's container toolkit and of the hub's client."""
 
 
 def config(*more: str, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -88,6 +88,7 @@ def test_only_the_server_has_the_card_and_without_one_nobody(gpu: dict[str, Any]
     assert devices == [{"capabilities": ["gpu"], "driver": "nvidia", "count": -1}]
     assert all("deploy" not in service for name, service in gpu.items() if name != "forgelm")
     assert all("deploy" not in service for service in cpu.values())
+    assert gpu["registry"]["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     # Nothing else is different.
     for name, service in gpu.items():
         assert _without(service, "deploy", "build", "image") == _without(cpu[name], "build", "image")

@@ -80,8 +80,9 @@ def test_they_run_the_image_as_the_image_is_made() -> None:
 
 
 def test_server_and_registry_meet_at_one_socket() -> None:
-    (socket,) = {value for each in CONTAINERS for value in each["Environment"]}
+    (socket,) = SERVER["Container"]["Environment"]
     assert socket.startswith("FORGELM_REGISTRY_SOCKET=/var/lib/forgelm/")
+    assert socket in REGISTRY["Container"]["Environment"]
     assert REGISTRY["Container"]["Exec"] == ["registry"]
     assert SERVER["Unit"]["Wants"] == ["forgelm-registry.service"]
 
@@ -89,6 +90,7 @@ def test_server_and_registry_meet_at_one_socket() -> None:
 def test_only_the_server_has_the_card_and_both_are_confined() -> None:
     assert SERVER["Container"]["AddDevice"] == ["nvidia.com/gpu=all"]
     assert "AddDevice" not in REGISTRY["Container"]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in REGISTRY["Container"]["Environment"]
     for each in CONTAINERS:
         assert (each["ReadOnly"], each["DropCapability"], each["NoNewPrivileges"]) == (["true"], ["all"], ["true"])
 
