@@ -155,6 +155,7 @@ in
         XDG_RUNTIME_DIR = "/run/forgelm";
         FORGELM_HOST = cfg.host;
         FORGELM_PORT = toString cfg.port;
+        FORGELM_DRAIN_SECONDS = "40";
         FORGELM_MODELS = literal (toString cfg.modelsDir);
       }
       // lib.optionalAttrs (cfg.profile != null) { FORGELM_PROFILE = literal cfg.profile; }

@@ -24,9 +24,6 @@ from forgelm.metrics import Metrics
 from forgelm.supervisor import Command, Phase, Status
 from forgelm.text.pairs import Pairs
 
-DRAIN_SECONDS = 7.0
-"""How long running requests may go on after the server was told to stop."""
-
 
 class SideText:
     """A side model's vocabulary, and how it wants a query and a document."""
@@ -178,7 +175,7 @@ class SideModel:
         try:
             yield
         finally:
-            await self._keeper.stop(DRAIN_SECONDS)
+            await self._keeper.stop(self._limits.drain_seconds)
             self._wanted.set()
             await life
             # Freed under a thread that still reads it, it would crash the server.

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from forgelm.api.app import make_app
 from forgelm.api.metrics_server import UNCHANGED, Scraping
 from forgelm.api.served import Served
-from forgelm.api.service import DRAIN_SECONDS, Service, Setup
+from forgelm.api.service import Service, Setup
 from forgelm.errors import EngineError
 from forgelm.notify import Notifier
 
@@ -86,7 +86,7 @@ class _Uvicorn(uvicorn.Server):
             self._notifier.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop in order; requests may go on for `DRAIN_SECONDS`, or until a second signal."""
+        """Stop in order; requests may go on for `limits.drain_seconds`, or until a second signal."""
         self._notifier.stopping()
         last_word = asyncio.create_task(self._end_requests())
         try:
@@ -104,7 +104,7 @@ class _Uvicorn(uvicorn.Server):
 
     async def _end_requests(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(self._service.profile.limits.drain_seconds):
                 await self._hurry.wait()
         self._service.end_all("the server is shutting down")
 
@@ -140,7 +140,7 @@ class ApiServer:
                 access_log=False,
                 server_header=False,
                 # For clients that don't even take the last word.
-                timeout_graceful_shutdown=int(DRAIN_SECONDS) + 2,
+                timeout_graceful_shutdown=int(self._service.profile.limits.drain_seconds) + 2,
             ),
             self._service,
         )

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from forgelm.api.fetching import Fetching
     from forgelm.api.registry_client import RegistryClient
 
-DRAIN_SECONDS = 7.0
-"""How long running requests may go on after the server was told to stop: docker and podman kill after ten in all."""
-
 
 class Beside(msgspec.Struct, frozen=True):
     """A model that runs beside the chat model."""
@@ -186,7 +183,7 @@ class Service:
                 yield
         finally:
             await _cancel(rest)
-            await self.switcher.stop(DRAIN_SECONDS)
+            await self.switcher.stop(self.profile.limits.drain_seconds)
             await _cancel(*life)
             if self.registry:
                 await self.registry.close()

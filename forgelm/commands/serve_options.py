@@ -81,6 +81,9 @@ OPTIONS = (
     click.option("--queue", type=int, **_env("QUEUE"), help="Requests that may wait before a 429."),
     click.option("--hang-seconds", type=float, **_env("HANG_SECONDS"), help="Engine silence that counts as a hang."),
     click.option("--ping-seconds", type=float, **_env("PING_SECONDS"), help="Stream silence before a comment ping."),
+    click.option(
+        "--drain-seconds", type=float, **_env("DRAIN_SECONDS"), help="How long answers go on at the server's end."
+    ),
     click.option("--api-key", **_env("API_KEY"), help="Key clients must send; several are separated by commas."),
     click.option("--api-key-file", type=click.Path(path_type=Path), **_env("API_KEY_FILE"), help="One key per line."),
     click.option("--log-format", type=click.Choice(get_args(LogFormat)), **_env("LOG_FORMAT"), help="How lines look."),
@@ -112,7 +115,7 @@ SECTIONS = {
     "cache": ("prefix_cache", "disk_tier"),
     "server": ("host", "port"),
     "switching": ("on_request", "idle_seconds"),
-    "limits": ("queue", "hang_seconds", "ping_seconds"),
+    "limits": ("queue", "hang_seconds", "ping_seconds", "drain_seconds"),
 }
 KEYS = {
     "chat_template": "chat.template",

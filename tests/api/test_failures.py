@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from forgelm.api import server as server_module
 from tests.api import expected
 from tests.api.live import TEXT, Live, running, until
 from tests.api.raw import Raw
@@ -83,10 +82,10 @@ def test_streams_may_end_while_the_server_stops(starter_path: Path) -> None:
         assert raw.stream_text() == expected.text(server, 150)
 
 
-def test_streams_past_the_drain_get_a_last_word(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_past_the_drain_get_a_last_word(starter_path: Path) -> None:
     """They were cut in the middle, with a traceback in the log for each; and the engine then computed on for them."""
-    monkeypatch.setattr(server_module, "DRAIN_SECONDS", 1.0)
-    with running(starter_path, fake={"step": 0.01}) as server, Raw(server.port) as raw, Raw(server.port) as whole:
+    running_briefly = running(starter_path, fake={"step": 0.01}, limits={"drain_seconds": 1.0})
+    with running_briefly as server, Raw(server.port) as raw, Raw(server.port) as whole:
         raw.chat(stream=True, max_tokens=5000).read_until(b"data: ", 2)
         whole.chat(max_tokens=5000)
         until(lambda: server.gauges()[0] == 2, "both run")

@@ -1,6 +1,5 @@
 """What `containers/Containerfile` says of the images, and which settings `forgelm` knows."""
 
-import re
 import shlex
 import string
 from dataclasses import dataclass
@@ -8,13 +7,14 @@ from typing import Any
 
 import click
 
-from containers.pins import ROOT
 from forgelm import __version__
 from forgelm.cli import forgelm
 from forgelm.commands.registry import registry
 from forgelm.commands.serve import serve
+from tests.containers.stages import whole
 
-FILE = ROOT / "containers" / "Containerfile"
+MARGIN = 4.0
+"""Seconds from the end of the drain to the kill: a last word to those who go on, the engine's end, the registry's."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,16 @@ class Image:
 
 def image(target: str) -> Image:
     """What is set for a target, here or in the stages that it is made from."""
-    lines = _lines(target)
-    words = [word for line in lines if line.startswith("ENV ") for word in shlex.split(line)[1:]]
-    environment = dict(word.split("=", 1) for word in words)
+    stage = whole(target)
+    environment = dict(word.split("=", 1) for line in stage.all("ENV") for word in shlex.split(line))
     return Image(
         f"forgelm:{__version__}{target.removeprefix('forgelm')}",
-        _argument(lines, "USER"),
-        int(string.Template(_argument(lines, "EXPOSE")).substitute(environment)),
-        frozenset(_list(_argument(lines, "VOLUME"))),
-        tuple(_list(_argument(lines, "HEALTHCHECK").partition(" CMD ")[2])),
+        stage.all("USER")[-1],
+        int(string.Template(stage.all("EXPOSE")[-1]).substitute(environment)),
+        frozenset(_list(stage.all("VOLUME")[-1])),
+        tuple(_list(stage.all("HEALTHCHECK")[-1].partition("CMD ")[2])),
         environment,
     )
-
-
-def _lines(target: str) -> list[str]:
-    """Instructions of a stage, after those of the stage below."""
-    text = re.sub(r"\\\n", " ", FILE.read_text(encoding="utf-8"))
-    (stage,) = re.finditer(rf"^FROM (\S+) AS {target}$(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL)
-    below = [] if "$" in stage[1] else _lines(stage[1])
-    return [*below, *(line for line in stage[2].splitlines() if line[:1].isupper())]
-
-
-def _argument(lines: list[str], instruction: str) -> str:
-    return [line.partition(" ")[2].strip() for line in lines if line.startswith(f"{instruction} ")][-1]
 
 
 def _list(text: str) -> list[str]:

@@ -9,8 +9,8 @@ import referencing
 import yaml
 
 from forgelm.api.access import PROBES
-from forgelm.api.service import DRAIN_SECONDS
 from tests.containers import containerfile, tools
+from tests.containers.containerfile import MARGIN
 
 FOLDER = Path(__file__).parents[2] / "containers" / "kubernetes"
 SCHEMAS = {
@@ -133,7 +133,8 @@ def test_a_long_first_download_kills_nobody_and_takes_no_requests() -> None:
     paths = {kind: server[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
     assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
     assert set(paths.values()) <= PROBES
-    assert pod()["terminationGracePeriodSeconds"] > 2 * DRAIN_SECONDS
+    (drain,) = (each["value"] for each in server["env"] if each["name"] == "FORGELM_DRAIN_SECONDS")
+    assert pod()["terminationGracePeriodSeconds"] >= float(drain) + MARGIN
     assert one("Deployment")["spec"]["replicas"] == 1
     assert one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 

@@ -12,7 +12,7 @@ import pytest
 from containers import notices
 from containers.pins import ROOT, read
 from forgelm.bootstrap import parse_lock
-from tests.containers import containerfile
+from tests.containers import stages
 
 
 def written() -> str:
@@ -65,7 +65,7 @@ def test_wheel_and_images_have_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"LICENSE", notices.FILE.name} <= set(project["license-files"])
     # Bracketed, it may be missing for whoever builds from an older tree.
-    copied = re.findall(r"^COPY (.+) /layers/app/opt/forgelm/$", containerfile.FILE.read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (.+) /layers/app/opt/forgelm/$", stages.FILE.read_text(), re.MULTILINE)
     assert any(Path(notices.FILE.name).match(pattern) for line in copied for pattern in line.split())
 
 
