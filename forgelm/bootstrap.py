@@ -88,7 +88,8 @@ def prepare(root: Path) -> None:
         python = venv_python(root)
         wheel = engine.compiled_wheel(python, wanted.wheel, wanted.build, lock[engine.NAME])
         engine.install_wheel(python, wheel)
-        if with_cuda(wanted.build):
+        # An nvcc of one's own comes with libraries of its own, perhaps of another CUDA.
+        if with_cuda(wanted.build) and not wanted.build["CUDACXX"]:
             cuda.install_libraries(python)
         write_launcher(root)
         write_stamp(root, wanted)

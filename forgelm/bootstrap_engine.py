@@ -39,7 +39,7 @@ def wheel_key(version: str, build: dict[str, str]) -> str:
     mode = mode_of(build)
     variables = [f"{name}={build[name]}" for name in BUILD_VARIABLES if build[name] and not name.startswith("FORGELM_")]
     processor = cpu_features() if mode.tied else []
-    toolkit = [cuda.requirements(cuda.BUILD, cuda.RUN)] if with_cuda(build) else []
+    toolkit = [cuda.requirements(cuda.BUILD, cuda.RUN), *cuda.read_pins()["architectures"]] if with_cuda(build) else []
     parts = [version, mode.cmake, flags_for(mode), *variables, platform.machine(), c_library(), *processor, *toolkit]
     return f"{NAME}-{version}-{platform.machine()}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
 

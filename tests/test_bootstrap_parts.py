@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from forgelm import bootstrap, bootstrap_engine, bootstrap_mode, bootstrap_run
+from forgelm import bootstrap, bootstrap_cuda, bootstrap_engine, bootstrap_mode, bootstrap_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,6 +36,16 @@ def test_a_wheel_is_named_by_what_changes_its_code(processor: list[str]) -> None
     processor.append("avx512f")
     keys.add(bootstrap_engine.wheel_key("1.0", plain))
     assert len(keys) == 3 + len(plain)
+
+
+def test_other_cards_need_another_wheel(processor: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = dict.fromkeys(bootstrap_engine.BUILD_VARIABLES, "")
+    with_cuda = {**plain, "FORGELM_BUILD_CUDA": "1"}
+    before = [bootstrap_engine.wheel_key("1.0", build) for build in (plain, with_cuda)]
+    pins = bootstrap_cuda.read_pins()
+    monkeypatch.setattr(bootstrap_cuda, "read_pins", lambda: {**pins, "architectures": ["75", "86"]})
+    after = [bootstrap_engine.wheel_key("1.0", build) for build in (plain, with_cuda)]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False]
 
 
 def test_amx_is_left_out_where_the_processor_announces_it(processor: list[str]) -> None:
