@@ -237,4 +237,4 @@ def test_own_arguments_come_last(clone: Clone) -> None:
     assert arguments[-2:] == ["-DCMAKE_CUDA_ARCHITECTURES=90", "-DX=a b"]
     assert {"-DGGML_CUDA=ON", "-DGGML_BACKEND_DL=ON", f"-DCMAKE_CUDA_COMPILER={true}"} <= set(arguments)
     libraries = [arguments for arguments, _ in clone.asked("install") if "--find-links" in arguments]
-    assert len(libraries) == 1, "CUDA's libraries go into .venv"
+    assert libraries == [], "those of the wheels may be another CUDA than this compiler's"
