@@ -125,11 +125,21 @@ def wanted_stamp(root: Path, lock: dict[str, str], name: str, there: Stamp | Non
     a plain `make run` must not fall back to the CPU.
     """
     inputs = hashlib.sha256((root / name).read_bytes() + (root / "pyproject.toml").read_bytes()).hexdigest()
-    remembered = there.build if there else {}
-    build = {name: os.environ.get(name, remembered.get(name, "")).strip() for name in engine.BUILD_VARIABLES}
+    build = wanted_build(there.build if there else {})
     version = lock[engine.NAME].partition("==")[2].split(maxsplit=1)[0]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return Stamp(STAMP_FORMAT, inputs, python, str(root), engine.wheel_key(version, build), build, name)
+
+
+def wanted_build(remembered: dict[str, str]) -> dict[str, str]:
+    """The build variables: those that are set, else those `.venv` was made with.
+
+    Mode and CUDA are one choice: who asks for one anew doesn't mean what was asked of the other before.
+    """
+    choice = ("FORGELM_BUILD_MODE", "FORGELM_BUILD_CUDA")
+    if any(name in os.environ for name in choice):
+        remembered = {name: value for name, value in remembered.items() if name not in (*choice, "CUDACXX")}
+    return {name: os.environ.get(name, remembered.get(name, "")).strip() for name in engine.BUILD_VARIABLES}
 
 
 def read_stamp(root: Path) -> Stamp | None:

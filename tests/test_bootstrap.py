@@ -281,6 +281,21 @@ def test_build_variables_hold_until_others_are_given(clone: Clone) -> None:
     assert len(clone.wheels()) == 2
 
 
+def test_a_mode_or_cuda_given_anew_replaces_what_was_chosen_of_both(clone: Clone) -> None:
+    """They exclude each other in part: a CUDA build is portable, and there must be a way back from it."""
+    chosen = [
+        clone.run(FORGELM_BUILD_MODE="native"),
+        clone.run(FORGELM_BUILD_CUDA="1", CUDACXX=shutil.which("true") or ""),
+        clone.run(),
+        clone.run(FORGELM_BUILD_MODE="native"),
+    ]
+    assert [result.returncode for result in chosen] == [0, 0, 0, 0], [result.stderr for result in chosen]
+    assert ["-DGGML_CUDA=ON" in cmake for _, cmake in clone.asked("wheel")] == [False, True]
+    assert clone.stamp()["build"]["FORGELM_BUILD_CUDA"] == ""
+    both = clone.run(FORGELM_BUILD_MODE="native", FORGELM_BUILD_CUDA="1")
+    assert both.stderr.startswith("MODE=native and CUDA don't go together")
+
+
 def test_another_lock_leaves_out_what_only_developing_needs_and_holds_until_one_is_given(clone: Clone) -> None:
     """An image has no use for pytest; a later run there must not bring it in."""
     (clone.root / "requirements.lock").write_text(
