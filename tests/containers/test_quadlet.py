@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.pins import ROOT
+from forgelm.errors import ConfigError
 from tests.containers import containerfile
 from tests.containers.containerfile import MARGIN
 
@@ -101,6 +102,13 @@ def test_the_server_says_when_it_is_ready_and_may_finish_what_it_has() -> None:
     (drain,) = (line for line in SERVER["Container"]["Environment"] if line.startswith("FORGELM_DRAIN_SECONDS="))
     assert float(drain.partition("=")[2]) + MARGIN <= int(stop) < int(whole)
     assert SERVER["Service"]["TimeoutStartSec"] == ["infinity"]
+
+
+def test_what_can_not_start_is_not_started_for_ever() -> None:
+    assert SERVER["Service"]["RestartPreventExitStatus"] == [str(ConfigError.exit_code)]
+    (burst,), (interval,) = SERVER["Unit"]["StartLimitBurst"], SERVER["Unit"]["StartLimitIntervalSec"]
+    (pause,) = SERVER["Service"]["RestartSec"]
+    assert int(burst) * int(pause) < int(interval)
 
 
 def generated(folder: Path) -> subprocess.CompletedProcess[str]:

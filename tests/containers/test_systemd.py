@@ -1,4 +1,4 @@
-"""The plain systemd unit: systemd takes every line, it is well confined, and in step with the server."""
+"""The plain systemd units: systemd takes every line, it is well confined, and in step with the server."""
 
 import re
 import subprocess
@@ -14,6 +14,7 @@ from tests.containers.containerfile import MARGIN
 
 FOLDER = ROOT / "containers" / "systemd"
 UNIT = FOLDER / "forgelm.service"
+DEVICES = FOLDER / "forgelm-devices.service"
 EXPOSURE = 20
 """Tenths, as `systemd-analyze security` counts: from 0 to 100, and 96 for a unit that confines nothing."""
 
@@ -33,13 +34,27 @@ def copied(folder: Path, old: str = "[Unit]", new: str = "[Unit]") -> Path:
     return path
 
 
+def test_devices_are_made_before_and_outside_the_service() -> None:
+    """Its control group knows the devices' numbers from its start on, and may make no devices."""
+    assert setting("DevicePolicy") == ["closed"]
+    assert not any("m" in value.rpartition(" ")[2] for value in setting("DeviceAllow"))
+    assert setting("ExecStartPre") == []
+    text = UNIT.read_text(encoding="utf-8")
+    for key in ("Wants", "After"):
+        assert any(DEVICES.name in line for line in re.findall(rf"^{key}=(.*)$", text, re.MULTILINE))
+    starts = re.findall(r"^ExecStart=(.*)$", DEVICES.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [start.split()[0] for start in starts] == ["-/usr/bin/nvidia-modprobe", "-/usr/bin/nvidia-smi"]
+
+
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`systemd-analyze`, which needs no running systemd for this."""
     return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, check=False)
 
 
 def test_systemd_takes_every_line(tmp_path: Path) -> None:
-    done = analyze("verify", str(copied(tmp_path)))
+    # Wherever the one is looked for, the other is beside it.
+    (tmp_path / DEVICES.name).write_bytes(DEVICES.read_bytes())
+    done = analyze("verify", str(copied(tmp_path)), str(tmp_path / DEVICES.name))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
