@@ -227,7 +227,7 @@ class Limits(Section, frozen=True):
     """Silence from an engine with work, beyond the step's predicted time, before it is restarted."""
     ping_seconds: Seconds = 10.0
     """Silence on a stream before a comment line keeps proxies from closing it."""
-    drain_seconds: Seconds = 7.0
+    drain_seconds: Annotated[float, Meta(ge=0.0, le=3600.0)] = 7.0
     """How long answers may go on once the server is told to end. Who told it kills it some time later: docker after 10
     seconds, unless it is told otherwise."""
 

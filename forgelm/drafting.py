@@ -20,6 +20,7 @@ from forgelm.fit import need
 from forgelm.fit.header import head_of, shape_of
 from forgelm.fit.shapes import Shape
 from forgelm.fit.verdict import NO_WAYS, Ways
+from forgelm.gguf.readable import is_here
 from forgelm.ipc.start import Drafting
 from forgelm.llama.gguf import read_header
 from forgelm.llama.heads import find_head
@@ -167,6 +168,6 @@ def _file(model: str) -> Path:
     """A draft model's file, by path or by name in the models directory. Raises `ModelError` when there is none."""
     given = Path(model).expanduser()
     for path in (given, paths.models_dir() / model):
-        if path.is_file():
+        if is_here(path):
             return path.resolve()
     raise ModelError(f"no draft model at {given}")

@@ -1,5 +1,6 @@
 """Where profiles are found: the user's own, then the shipped ones."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -28,12 +29,22 @@ def read_profile(path: Path) -> Profile:
 
 
 def available_profiles() -> dict[str, Path]:
-    """Name → file of every profile on this machine; the user's own come first and win."""
+    """Name → file of every profile on this machine; the user's own come first and win.
+
+    Raises `ConfigError` for a folder of them that this user may not read.
+    """
     found: dict[str, Path] = {}
     for directory in (paths.user_profiles_dir(), paths.shipped_profiles_dir()):
-        if directory.is_dir():
-            for path in sorted(directory.glob("*.toml")):
-                found.setdefault(path.stem, path)
+        try:
+            names = sorted(entry.name for entry in directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"the profiles' folder {directory} can't be read by uid {os.geteuid()}: {error.strerror}"
+            ) from None
+        for path in (directory / name for name in names if name.endswith(".toml")):
+            found.setdefault(path.stem, path)
     return found
 
 

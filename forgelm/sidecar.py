@@ -60,7 +60,8 @@ class Sidecar:
         try:
             self._make_directory()
         except OSError as error:
-            self._log.error("no registry: its socket has no place", reason=f"{error.filename}: {error.strerror}")
+            reason = f"{error.filename}: {error.strerror}: let uid {os.geteuid()} write there"
+            self._log.error("no registry: its socket has no place", reason=reason)
             return
         failures = 0
         while not self._stopping.is_set():
@@ -125,7 +126,6 @@ class Sidecar:
             finally:
                 self._become(working=False)
         return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
-
 
     async def _stay(self, process: asyncio.subprocess.Process, ours: socket.socket) -> int:
         """Hear what the process says of itself until it ends; its exit code."""

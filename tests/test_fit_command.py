@@ -182,6 +182,15 @@ def test_a_given_file_is_looked_at(tmp_path: Path) -> None:
     assert found["kv_bytes_per_token"] == 32 * 2 * 1024 * 34 // 32
 
 
+def test_what_llama_cpp_says_is_not_in_the_report(tmp_path: Path) -> None:
+    """Without `log.configure` structlog writes to stdout, where builds with modules name each that they load."""
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 100)
+    done = run("--profile", "starter", "--model", str(path), "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "gguf_init" in done.stderr, "llama.cpp has said nothing, so this shows nothing"
+
+
 # --- what doesn't fit -------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from forgelm.api.side_client import SideClient, Ticket
 from forgelm.api.side_keeper import SideKeeper
 from forgelm.config import Embedding, Limits, Side
 from forgelm.errors import ModelError, ModelNotFound, Unavailable
+from forgelm.gguf.readable import is_here
 from forgelm.ipc.embeddings import EmbedderConfig, EmbedderFacts
 from forgelm.ipc.registry import Kind
 from forgelm.llama.vocab import Vocabulary
@@ -75,7 +76,7 @@ class SideModel:
         log_level: str = "info",
     ) -> None:
         """`names` are what requests may call it besides its file's name. Raises `ModelError` without a file."""
-        if not path.is_file():
+        if not is_here(path):
             raise ModelError(f"no {kind} model file at {path}")
         self.kind = kind
         self.config = config

@@ -220,10 +220,10 @@ def _source(name: str, model: config.ModelSource) -> str:
 
 def check_disk(directory: Path, chosen: config.Profile | None) -> Check:
     """Room for the chosen model where models go, and leave to write there."""
-    place = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    place = next(place for place in (directory, *directory.absolute().parents) if os.access(place, os.F_OK))
     free = shutil.disk_usage(place).free
     detail = f"{_gib(free)} free for {directory}"
-    if chosen is None or chosen.model.path().exists():
+    if chosen is None or os.access(chosen.model.path(), os.F_OK):
         return Check("disk", "ok", detail)
     if not os.access(place, os.W_OK):
         remedy = f"let uid {os.getuid()} write to {place}, or set FORGELM_MODELS to another directory"

@@ -33,7 +33,7 @@ def require_fetchable(target: Target, *, registry: bool, ours: bool, offline: bo
 
 def _require_place(folder: Path, otherwise: str, profile: Profile) -> None:
     """Raise `ModelError` where this user can't write into `folder`, which may not be there yet."""
-    place = next(each for each in (folder, *folder.parents) if each.exists())
+    place = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
     if os.access(place, os.W_OK | os.X_OK):
         return
     user = os.geteuid()

@@ -8,6 +8,7 @@ import click
 import msgspec
 import rich_click
 
+from forgelm import log
 from forgelm.commands.fit_report import Report, print_quants, print_report
 from forgelm.commands.fitting import cards_for, instead
 from forgelm.commands.offloading import present_offload
@@ -19,6 +20,7 @@ from forgelm.fit.budget import DESKTOP, budget_of, imagined_card
 from forgelm.fit.local import model_shape
 from forgelm.fit.published import QUANTS, published_shape
 from forgelm.fit.verdict import judge
+from forgelm.gguf.readable import is_here
 from forgelm.machine import Gpu, Gpus, Machine, Memory, read_machine
 from forgelm.profiles import load_profile
 from forgelm.selection import Offload, choose_profile, needs_gpu, shipped_profiles
@@ -78,13 +80,14 @@ def fit(
     Works for a model that isn't downloaded yet, and with --vram for a card that isn't here. What doesn't fit as asked
     is stepped down as `forgelm serve` would do it; what you set with a flag stays. Exits with 1 if it doesn't fit.
     """
+    log.configure("error")  # a build with modules announces them when it is loaded
     machine = _supposed(read_machine(), vram, used, ram)
     wanted = load_profile(profile) if profile else _largest(machine, vram)
     wanted = (wanted.with_preset(preset) if preset else wanted).with_overrides(_keyed(overrides))
     guessed = speculation_asked(wanted.speculation, speculation, draft_model)
     wanted = msgspec.structs.replace(wanted, speculation=guessed)
     pinned = frozenset(key for key, value in _keyed(overrides).items() if value is not None)
-    if model is not None and not model.is_file():
+    if model is not None and not is_here(model):
         raise ModelError(f"no model file at {model}")
     path = model or wanted.model.path()
     cards = _cards(wanted, machine, supposed=vram is not None)

@@ -13,6 +13,7 @@ from forgelm.config import ModelSource, Profile
 from forgelm.drafting import asked as speculation_asked
 from forgelm.errors import InvalidRequest, ModelError, ModelNotFound
 from forgelm.fit.budget import host_tier_bytes
+from forgelm.gguf.readable import is_here
 from forgelm.ipc.registry import Installed
 from forgelm.ipc.start import Drafting, EngineConfig
 from forgelm.machine import Machine, read_machine
@@ -84,13 +85,13 @@ class MachineLauncher:
     def resolve(self, name: str, installed: Installed | None) -> Target:
         """The model a client means. Raises `ModelNotFound`, and `ModelError` for one that can't be served."""
         first = self._required_first
-        if name in first.names and first.model.is_file():
+        if name in first.names and is_here(first.model):
             # As it was asked for: with its preset, and whatever the registry knows of it.
             return first
         if installed is not None:
             return _also_called(first, installed) if self._is_first(installed) else self._of_installed(installed)
         profile = _profile_called(name)
-        if profile is None or not profile.model.path().is_file():
+        if profile is None or not is_here(profile.model.path()):
             raise ModelNotFound(
                 f"there is no model {name[:80]!r} here: `forgelm pull` fetches models, `forgelm models` lists them",
                 param="model",

@@ -1,5 +1,6 @@
 """`forgelm serve`: settle the profile, check the machine, start the server and say what to do with it."""
 
+import os
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from forgelm.commands.offloading import present_offload
 from forgelm.commands.serve_options import options, profile_key
 from forgelm.config import Profile
 from forgelm.errors import ConfigError, MachineError, ModelError
+from forgelm.gguf.readable import is_here
 from forgelm.ipc.registry import Installed, Kind
 from forgelm.machine import Machine, read_machine, require_free_port
 from forgelm.outlet import put
@@ -69,7 +71,7 @@ def serve(
     log.configure(level, target.profile.logs.format)
     sidecar = _sidecar(registry_socket, level, offline=offline) if registry or registry_socket else None
     beside = list(_beside(target.profile, level))
-    here = target.model.is_file()
+    here = is_here(target.model)
     reserved = sum(each.path.stat().st_size for each in beside)
     first: Launch | Target
     if here:
@@ -85,8 +87,9 @@ def read_keys(inline: str | None, file: Path | None) -> tuple[str, ...]:
     if file is not None:
         try:
             keys += [line.strip() for line in file.read_text().splitlines() if not line.startswith("#")]
-        except OSError as error:
-            raise ConfigError(f"the API key file {file} can't be read: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"{error.strerror} (uid {os.geteuid()})" if isinstance(error, OSError) else "it isn't text"
+            raise ConfigError(f"the API key file {file} can't be read: {why}") from None
     found = tuple(dict.fromkeys(key for key in keys if key))
     if not found and (inline is not None or file is not None):
         raise ConfigError("an API key was asked for, but the value is empty")
@@ -137,7 +140,7 @@ def _target(launcher: MachineLauncher, profile: Profile, model: str | None, *, n
 def _model(model: str) -> tuple[Path, Installed | None]:
     """The file that a path or a name means, and what the registry knows of a name. Raises `ModelError`."""
     path = Path(model).expanduser().absolute()
-    if path.is_file():
+    if is_here(path):
         return path, None
     if path.suffix == ".gguf" or model.startswith("/"):
         raise ModelError(f"no model file at {path}")

@@ -97,6 +97,14 @@ def test_streams_past_the_drain_get_a_last_word(starter_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
+def test_without_a_drain_the_last_word_comes_at_once(starter_path: Path) -> None:
+    briefly = running(starter_path, fake={"step": 0.01}, limits={"drain_seconds": 0.0})
+    with briefly as server, Raw(server.port) as raw:
+        raw.chat(stream=True, max_tokens=100_000).read_until(b"data: ", 2)
+        server.stop()
+        assert b"the server is shutting down" in raw.read_all()
+
+
 def test_a_stopping_server_takes_no_new_requests(starter_path: Path) -> None:
     with running(starter_path, fake={"step": 0.01}) as server, Raw(server.port) as raw:
         raw.chat(stream=True, max_tokens=100).read_until(b"data: ", 2)

@@ -52,6 +52,8 @@ def one_shot_commands(podman: Podman, image: str, folder: Path) -> str:
     ):
         status, output = podman.once(image, *words, flags=mounted)
         assert (status, expected in output) == (code, True), f"{words}: {status}\n{output}"
+    status, output = podman.once(image, "fit", "--profile", "starter", "--json", flags=mounted)
+    assert (status, json.loads(output)["fits"]) == (0, True), output
     return "version, doctor, fit, ps"
 
 

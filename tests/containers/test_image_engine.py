@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,15 +84,17 @@ MODEL = "Qwen3.5-2B-Q4_K_M.gguf of unsloth/Qwen3.5-2B-GGUF"
 HOME = {"FORGELM_PORT": "0", "FORGELM_ALLOW_CPU": "1"}
 
 
-def said(models: Path, home: Path, *flags: str, unable: bool = False) -> str:
+def said(
+    models: Path, home: Path, *flags: str, unable: bool = False, profile: str = "cpu_fallback", code: int = 1
+) -> str:
     """The one line with which `forgelm serve` ends; `unable`: as a user who may not write what isn't his."""
     variables = environment(**HOME, FORGELM_MODELS=str(models), HOME=str(home))
     variables = {name: value for name, value in variables.items() if not name.startswith("XDG_")}
-    command = [sys.executable, "-m", "forgelm", "serve", "--profile", "cpu_fallback", *flags]
+    command = [sys.executable, "-m", "forgelm", "serve", "--profile", profile, *flags]
     if unable and os.geteuid() == 0:
         command = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", *command]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == code, done.stderr
     (line,) = done.stderr.splitlines()
     return line
 
@@ -134,3 +137,34 @@ def test_a_home_of_ones_own_is_no_mount(tmp_path: Path) -> None:
     done = forgelm("serve", "--profile", "cpu_fallback", "--offline", env={"HOME": str(tmp_path), **HOME})
     assert (done.returncode, "mount" in done.stderr) == (1, False)
     assert f"or put {MODEL} at {tmp_path}" in done.stderr
+
+
+@pytest.fixture
+def secret(starter_path: Path, tmp_path: Path) -> Path:
+    """A starter of somebody else's, in a folder of its own."""
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    shutil.copy(starter_path, folder)
+    return folder / starter_path.name
+
+
+def test_a_model_that_may_not_be_read_is_named_with_its_reader_and_the_remedy(secret: Path, tmp_path: Path) -> None:
+    secret.chmod(0)
+    line = said(secret.parent, tmp_path, unable=True, profile="starter")
+    assert line == f"forgelm: {secret} can't be read by uid {os.geteuid()}: let that user read it (chmod o+r FILE)"
+
+
+def test_so_is_a_folder_that_may_not_be_entered(secret: Path, tmp_path: Path) -> None:
+    secret.parent.chmod(0)
+    line = said(secret.parent, tmp_path, unable=True, profile="starter")
+    secret.parent.chmod(0o755)
+    assert line.startswith(f"forgelm: {secret} can't be read by uid {os.geteuid()}: open the folder {secret.parent} to")
+
+
+def test_a_home_that_may_not_be_entered_is_named_with_its_reader(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    line = said(tmp_path, home, unable=True, code=2)
+    home.chmod(0o755)
+    assert line.startswith("forgelm: the profiles' folder ")
+    assert f"{home}/.config/forgelm/profiles can't be read by uid {os.geteuid()}: Permission denied" in line

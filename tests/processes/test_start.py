@@ -179,8 +179,17 @@ def test_keys_from_a_file(starter_path: Path, tmp_path: Path) -> None:
         assert server.chat().status_code == 200
 
 
+def test_a_file_of_keys_that_is_no_text(starter_path: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_bytes(b"sk-\xff\xfe")
+    run = forgelm("serve", "--profile", "starter", "--api-key-file", str(keys), "--port", "0")
+    assert run.returncode == 2
+    assert f"{keys} can't be read: it isn't text" in one_line(run.stderr)
+
+
 @pytest.mark.parametrize(
-    "variable", ["FORGELM_CONTEXT=ten", "FORGELM_CONTEXT=5", "FORGELM_MODE=fast", "FORGELM_API_KEY= "]
+    "variable",
+    ["FORGELM_CONTEXT=ten", "FORGELM_CONTEXT=5", "FORGELM_MODE=fast", "FORGELM_API_KEY= ", "FORGELM_DRAIN_SECONDS=inf"],
 )
 def test_wrong_variables_are_refused(starter_path: Path, variable: str) -> None:
     name, _, value = variable.partition("=")
