@@ -14,6 +14,8 @@ from forgelm.supervisor import Phase, Status
 
 TICK_SECONDS = 0.5
 """How often a change is looked for; less where the manager wants to hear of us more often."""
+WORDS = 400
+"""Characters of a state at most: a manager drops a message of more than 4,096 bytes, READY=1 with it."""
 SERVING = (Phase.READY, Phase.UNLOADED)
 """States in which a request is answered: one that rests is woken by it."""
 
@@ -101,7 +103,10 @@ class Notifier:
 
 
 def in_words(status: Status, model: str) -> str:
-    """What `systemctl status` shows: one line whatever the reasons say, as a second would be another message."""
+    """What `systemctl status` shows: one line whatever names and reasons say, as a second would be another message.
+
+    A NUL, or half a character in a file's name, would have the whole message dropped.
+    """
     percent = f"{status.percent:.0f} %"
     match status.phase:
         case Phase.DOWNLOADING:
@@ -114,4 +119,6 @@ def in_words(status: Status, model: str) -> str:
             words = f"{model} is unloaded until the next request"
         case Phase.RESTARTING | Phase.FAILED | Phase.STOPPED:
             words = status.phase.value
-    return " ".join(f"{words}: {status.reason}".rstrip(": ").split())
+    printed = "".join(each if each.isprintable() else " " for each in f"{words}: {status.reason}".rstrip(": "))
+    line = " ".join(printed.split())
+    return line if len(line) <= WORDS else f"{line[: WORDS - 1]}…"

@@ -19,6 +19,8 @@ from tests.processes.serving import serve, until
 LOADING = Status(Phase.LOADING, 40.0)
 READY = Status(Phase.READY, 100.0)
 FAST = {"step": 0.01}
+PATH = pytest.mark.parametrize("manager", ["path"], indirect=True)
+"""Whole servers are started for one kind of address alone."""
 
 
 class Manager:
@@ -172,13 +174,29 @@ async def test_the_variables_are_taken_and_another_process_watchdog_is_not_ours(
 
 
 def test_every_state_is_one_line_of_words() -> None:
-    reason = "gone\nREADY=1"
+    reason = "gone\n\0\x1b\u2028READY=1"
     lines = [in_words(Status(phase, 12.3, reason), "m") for phase in Phase]
-    assert all(line.endswith("gone READY=1") and "\n" not in line for line in lines)
+    assert all(line.endswith("gone READY=1") and line.isprintable() for line in lines)
     assert in_words(Status(Phase.DOWNLOADING, 12.3, "1 of 9 MB"), "m") == "downloading m: 12 %: 1 of 9 MB"
 
 
+@pytest.mark.parametrize("name", ["a" * 9_000, "𝒶" * 9_000, "caf\udce9.gguf", "a\0b"])
+async def test_no_name_keeps_readiness_from_being_told(manager: Manager, name: str) -> None:
+    """systemd drops a message of more than 4,096 bytes, and one with a NUL; half a character can't even be sent."""
+    with closing(Notifier(manager.address)) as notifier:
+        task = asyncio.create_task(notifier.tell(lambda: READY, lambda: name))
+        async with asyncio.timeout(30):
+            while not manager.count("READY=1"):
+                await asyncio.sleep(0.01)
+        task.cancel()
+    (message,) = manager.listen()
+    assert len(message.encode()) < 4_096
+    assert "\0" not in message
+    assert message.startswith(f"READY=1\nSTATUS=serving {name[0]}")
+
+
 @pytest.mark.server
+@PATH
 def test_a_server_tells_its_life(manager: Manager, tmp_path: Path) -> None:
     """Ready only when requests are answered; the pings go on while an answer is being finished at the end."""
     variables = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "200000"}
@@ -186,7 +204,10 @@ def test_a_server_tells_its_life(manager: Manager, tmp_path: Path) -> None:
         until(lambda: server.readiness().get("state") == "loading", "it loads")
         assert manager.count("READY=1") == 0
         until(lambda: any("STATUS=loading" in message for message in manager.listen()), "the load is told")
+        until(lambda: manager.count("WATCHDOG=1"), "it is alive meanwhile")
         until(lambda: manager.count("READY=1"), "readiness is told")
+        (ready,) = (index for index, message in enumerate(manager.heard) if "READY=1" in message)
+        assert "WATCHDOG=1" in manager.heard[:ready]
         assert server.readiness()["state"] == "ready"
         assert server.chat().status_code == 200
         until(lambda: manager.count("WATCHDOG=1") > 3, "it is alive")
@@ -211,8 +232,12 @@ def test_a_server_runs_on_when_its_manager_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_the_engine_does_not_know_the_manager(manager: Manager, tmp_path: Path) -> None:
-    with serve(tmp_path, fake=FAST, NOTIFY_SOCKET=manager.address) as server:
-        engine = server.ready().engine
-        variables = Path(f"/proc/{engine}/environ").read_bytes()
-    assert b"NOTIFY_SOCKET" not in variables
+@PATH
+def test_no_child_knows_the_manager(manager: Manager, tmp_path: Path) -> None:
+    variables = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
+    with serve(tmp_path, "--registry", fake=FAST, **variables) as server:
+        server.ready()
+        until(lambda: len(server.children()) >= 2, "engine and registry run")
+        known = [Path(f"/proc/{child}/environ").read_bytes() for child in server.children()]
+    assert all(known)
+    assert not any(name.encode() in each for name in variables for each in known)
