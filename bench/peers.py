@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgelm import paths
-from forgelm.bootstrap_engine import compiler_flags
+from forgelm.bootstrap_engine import accepted, flags_for
+from forgelm.bootstrap_mode import MODES
 
 DISTRIBUTION = "llama-cpp-python"
 PROGRAMS = ("llama-server", "llama-batched-bench")
@@ -71,7 +72,8 @@ def engine_version() -> str:
 
 def cmake_flags() -> tuple[str, ...]:
     """Ours, with the engine's own compiler flags, then `CMAKE_ARGS`, which the engine's build reads too."""
-    compiler = tuple(f"-DCMAKE_{language}_FLAGS={compiler_flags()}" for language in ("C", "CXX"))
+    flags = accepted(flags_for(MODES["native"]), os.environ.get("CC", "cc"))
+    compiler = tuple(f"-DCMAKE_{language}_FLAGS={flags}" for language in ("C", "CXX"))
     return FLAGS + compiler + tuple(shlex.split(os.environ.get("CMAKE_ARGS", "")))
 
 

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -19,8 +20,13 @@ from forgelm.bootstrap_mode import Mode, mode_of, with_cuda
 from forgelm.bootstrap_run import Progress, SetupError, clock, exclusive, fail, log_path, run_pip
 
 NAME = "llama-cpp-python"
-NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-"""Virtual machines announce AMX and fault at its first instruction; only server processors have it at all."""
+LEFT_OUT = {
+    # Virtual machines announce AMX and fault at its first instruction; only server processors have it at all.
+    "amx": "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16",
+    # llama.cpp then adds up attention in half precision, which took a third off decode where it was measured.
+    "avx512_fp16": "-mno-avx512fp16",
+}
+"""Start of a processor's feature → flags that keep compilers from using it."""
 BUILD_VARIABLES = (
     *("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDACXX"),
     *("FORGELM_BUILD_MODE", "FORGELM_BUILD_CUDA"),
@@ -45,8 +51,20 @@ def wheel_key(version: str, build: dict[str, str]) -> str:
 
 
 def flags_for(mode: Mode) -> str:
-    """What compiling for this very processor needs beside `-march=native`; older compilers know no AMX to leave out."""
-    return NO_AMX if mode.tied and any(feature.startswith("amx") for feature in cpu_features()) else ""
+    """What compiling for this very processor wants beside `-march=native`; a compiler may not know all of it."""
+    here = cpu_features() if mode.tied else []
+    return " ".join(flags for start, flags in LEFT_OUT.items() if any(feature.startswith(start) for feature in here))
+
+
+def accepted(flags: str, compiler: str) -> str:
+    """Those flags that the compiler knows: an older one has no such instructions to leave out, and refuses the flag."""
+    known = [flag for flag in flags.split() if _knows(compiler, flag)]
+    return " ".join(known)
+
+
+def _knows(compiler: str, flag: str) -> bool:
+    command = [*compiler.split(), "-E", "-x", "c", os.devnull, "-o", os.devnull, flag]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def c_library() -> str:
@@ -171,12 +189,13 @@ def compile_variables(python: Path, mode: Mode, build: dict[str, str]) -> dict[s
     compilers = find_compilers(build)
     cuda_arguments = cuda.cmake_arguments(python, build["CUDACXX"], compilers["CXX"]) if with_cuda(build) else ""
     # The user's own come last: CMake lets the last of two win.
+    flags = accepted(flags_for(mode), compilers["CC"])
     cmake = " ".join(filter(None, (mode.cmake, cuda_arguments, build["CMAKE_ARGS"])))
     return {
         **{name: value for name, value in build.items() if value},
         **compilers,
         "CMAKE_ARGS": cmake,
-        **{name: f"{flags_for(mode)} {build[name]}".strip() for name in ("CFLAGS", "CXXFLAGS")},
+        **{name: f"{flags} {build[name]}".strip() for name in ("CFLAGS", "CXXFLAGS")},
     }
 
 

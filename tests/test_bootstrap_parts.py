@@ -54,6 +54,12 @@ def test_amx_is_left_out_where_the_processor_announces_it(processor: list[str]) 
     processor.append("amx_int8")
     assert "-mno-amx-int8" in bootstrap_engine.flags_for(native)
     assert not bootstrap_engine.flags_for(bootstrap_mode.MODES["portable"])
+    processor.append("avx512_fp16")
+    assert bootstrap_engine.flags_for(native).endswith("-mno-avx512fp16")
+
+
+def test_a_compiler_that_knows_no_such_flag_is_not_given_it() -> None:
+    assert bootstrap_engine.accepted("-mno-such-thing -O1", "gcc") == "-O1"
 
 
 def test_a_portable_wheel_is_the_same_for_every_processor(processor: list[str]) -> None:
