@@ -4,12 +4,14 @@ import json
 import os
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from containers import image as building
 from containers.pins import ROOT, read_raw
 from tests.containers import containerfile, files, tools
 from tests.containers.containerfile import MARGIN
@@ -74,13 +76,19 @@ def test_a_mistake_is_found(old: str, new: str) -> None:
 
 def test_both_files_build_the_images_that_make_builds(gpu: dict[str, Any], cpu: dict[str, Any]) -> None:
     for found, target in ((gpu, "forgelm-cuda"), (cpu, "forgelm")):
-        for name in OURS:
-            build = found[name]["build"]
+        for service in OURS:
+            build = found[service]["build"]
             assert (Path(build["context"]), build["dockerfile"]) == (ROOT, "containers/Containerfile")
             assert build["target"] == target
-            assert found[name]["image"] == containerfile.image(target).tag
+            assert found[service]["image"] == containerfile.image(target).tag
+            made = building.command("docker", target, [])
+            given = dict(word.split("=", 1) for before, word in pairwise(made) if before == "--build-arg")
+            # Those can't be stated in a file.
+            for name in ("REVISION", "LLAMA_CPP_COMMIT", "SOURCE_DATE_EPOCH"):
+                del given[name]
+            assert given.items() <= build["args"].items()
             # There is none anywhere to pull.
-            assert found[name]["pull_policy"] == "never"
+            assert found[service]["pull_policy"] == "never"
 
 
 def test_only_the_server_has_the_card_and_without_one_nobody(gpu: dict[str, Any], cpu: dict[str, Any]) -> None:

