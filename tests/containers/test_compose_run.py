@@ -141,6 +141,15 @@ def wait(condition: Callable[[], object], stack: Stack, what: str) -> None:
         raise AssertionError(f"{error}\n{stack.log('forgelm')}\n{stack.log('registry')}") from None
 
 
+def reached_by(stack: Stack, name: str) -> None:
+    """Open WebUI asks by the host's name, or by the service's on a network of its own."""
+    models = stack.http.get("/v1/models", headers={"Host": name})
+    assert models.status_code == 200
+    assert models.json()["data"][0]["id"]
+    # It sends a key, whether one is wanted or not.
+    assert stack.chat(Host=name, Authorization="Bearer x").status_code == 200
+
+
 def test_two_containers_share_socket_and_volumes_and_the_server_does_without_the_registry(stack: Stack) -> None:
     with ExitStack() as running:
         first = running.enter_context(stack.running("registry", "registry"))
@@ -154,6 +163,8 @@ def test_two_containers_share_socket_and_volumes_and_the_server_does_without_the
 
         assert stack.healthy("forgelm")
         assert stack.healthy("registry")
+        for name in ("host.docker.internal:8080", "forgelm:8080"):
+            reached_by(stack, name)
 
         first.kill()
         first.wait(PATIENCE)
@@ -169,16 +180,3 @@ def test_two_containers_share_socket_and_volumes_and_the_server_does_without_the
         assert ended(again) == 0
         assert ended(server) == 0
     assert (stack.volumes["/var/lib/forgelm"] / "state" / "forgelm" / "registry").is_dir()
-
-
-def test_a_container_beside_it_reaches_it_by_the_hosts_name(stack: Stack) -> None:
-    """Open WebUI asks for `host.docker.internal:8080`, or for the service `forgelm:8080` on a network of its own."""
-    with stack.running("forgelm", "serve") as server, stack.running("registry", "registry"):
-        wait(lambda: stack.get("/readyz") == 200, stack, "the server is ready")
-        for name in ("host.docker.internal:8080", "forgelm:8080"):
-            models = stack.http.get("/v1/models", headers={"Host": name})
-            assert models.status_code == 200
-            assert models.json()["data"][0]["id"]
-            # It sends a key, whether one is wanted or not.
-            assert stack.chat(Host=name, Authorization="Bearer x").status_code == 200
-        assert ended(server) == 0
