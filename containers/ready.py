@@ -9,6 +9,7 @@ import socket
 import sys
 
 SECONDS = 4.0
+ANYWHERE = ("", "0.0.0.0", "::")
 
 
 class RegistryConnection(http.client.HTTPConnection):
@@ -21,13 +22,18 @@ class RegistryConnection(http.client.HTTPConnection):
         self.sock.connect(os.environ.get("FORGELM_REGISTRY_SOCKET", ""))
 
 
+def address() -> tuple[str, int]:
+    """Where the server is, from inside its container. A port that is none is port 0, where nothing answers."""
+    host, port = os.environ.get("FORGELM_HOST", ""), os.environ.get("FORGELM_PORT") or "8080"
+    return ("127.0.0.1" if host in ANYWHERE else host, int(port) if port.isdecimal() else 0)
+
+
 def main(arguments: list[str]) -> int:
     """0 when the server's `/readyz`, or the registry's `/health`, answers 200."""
     if arguments == ["registry"]:
         connection, path = RegistryConnection("registry"), "/health"
     else:
-        port = int(os.environ.get("FORGELM_PORT") or "8080")
-        connection, path = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS), "/readyz"
+        connection, path = http.client.HTTPConnection(*address(), timeout=SECONDS), "/readyz"
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

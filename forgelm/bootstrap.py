@@ -267,7 +267,7 @@ def write_launcher(root: Path) -> None:
     # Shell and Python both read this: a "#!" line can't hold a path with spaces, or a long one.
     launcher_path(root).write_text(
         f"#!/bin/sh\n'''exec' \"{venv_python(root)}\" \"$0\" \"$@\"\n' '''\n"
-        "import sys\n\nfrom forgelm.cli import main\n\nsys.exit(main())\n"
+        "import sys\n\nfrom forgelm.__main__ import main\n\nsys.exit(main())\n"
     )
     launcher_path(root).chmod(0o755)
 

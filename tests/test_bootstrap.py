@@ -76,7 +76,7 @@ class Clone:
         self.state = home / "pip-state"
         self.state.mkdir(parents=True, exist_ok=True)
         (directory / "forgelm").mkdir(parents=True)
-        for name in SOURCES:
+        for name in (*SOURCES, "__main__.py"):
             shutil.copy(ROOT / "forgelm" / name, directory / "forgelm" / name)
         (directory / "forgelm" / "cli.py").write_text("import sys\n\ndef main():\n    print('hello', *sys.argv[1:])\n")
         shutil.copy(ROOT / "Makefile", directory)

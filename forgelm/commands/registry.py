@@ -1,6 +1,7 @@
 """`forgelm registry`: the registry sidecar by itself, for a server that is told `--registry-socket`."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Literal, get_args
@@ -38,10 +39,13 @@ def registry(ctx: click.Context, socket: Path, log_format: Format, *, offline: b
     """
     from forgelm import log
     from forgelm.commands.library import registry_config
+    from forgelm.registry.settings import ENDINGS
 
     level = ctx.find_root().params.get("log_level", "info")
     log.configure(level, log_format, process="registry")
     config = registry_config(socket.expanduser().absolute(), level, offline=offline)
     click.echo(f"the registry is at {socket}: `forgelm serve --registry-socket {socket}` uses it", err=True)
+    # They wait until the new program can take them: a container's first process would never hear of them otherwise.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     # In this process's place: it has llama.cpp in it by now, which the registry never loads.
     os.execv(sys.executable, [sys.executable, "-m", MODULE, config])

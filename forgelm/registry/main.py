@@ -28,7 +28,7 @@ from forgelm.registry.jobs import Jobs
 from forgelm.registry.library import Library
 from forgelm.registry.listening import Listener
 from forgelm.registry.opening import open_hub
-from forgelm.registry.settings import RegistryConfig
+from forgelm.registry.settings import ENDINGS, RegistryConfig
 from forgelm.registry.threads import Threads
 from forgelm.registry.working import tell
 
@@ -81,8 +81,9 @@ def run(config: RegistryConfig, parent: int | None = None) -> None:
         if parent is not None:
             threading.Thread(target=_end_with, args=(parent, server), name="parent", daemon=True).start()
         # Before uvicorn does it, for signals that come early, and after it, since it raises them again in the end.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDINGS:
             signal.signal(number, server.handle_exit)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         jobs.resume()
         log.get("registry").info("registry ready", socket=config.socket)
         server.run(sockets=[listener.socket])

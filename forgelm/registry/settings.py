@@ -1,6 +1,11 @@
 """What the registry process needs to start; whoever starts it sends this as JSON."""
 
+import signal
+
 import msgspec
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+"""What ends the registry. Whoever starts it may have blocked them, so that none is lost before it listens."""
 
 
 class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

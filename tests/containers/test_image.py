@@ -152,18 +152,21 @@ def test_the_health_check_tells_ready_from_not(starter_path: Path) -> None:
     assert program == "python3"
     local = ROOT / Path(script).relative_to("/opt/forgelm")
 
-    def asked(port: int) -> tuple[int, str]:
+    def asked(port: int | str, host: str = "0.0.0.0") -> tuple[int, str]:
         command = [sys.executable, "-S", str(local)]
-        variables = {"FORGELM_PORT": str(port)}
+        variables = {"FORGELM_PORT": str(port), "FORGELM_HOST": host}
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
     with running(starter_path) as server:
         code, said = asked(server.port)
         assert (code, json.loads(said)["state"]) == (0, "ready")
+        assert asked(server.port, "127.0.0.1")[0] == 0
+        assert asked(server.port, "127.0.0.2")[0] == 1, "it asks where the server was told to listen"
         port = server.port
-    code, said = asked(port)
-    assert (code, said.partition(":")[0]) == (1, "no answer")
+    for wrong in (port, "http", "0"):
+        code, said = asked(wrong)
+        assert (code, said.partition(":")[0]) == (1, "no answer")
     with running(starter_path, fake={"load": 60.0}, wait=False) as server:
         code, said = asked(server.port)
         assert (code, json.loads(said)["state"]) == (1, "loading")

@@ -1,6 +1,9 @@
 """Ending: in order, with status 0, and nothing left behind."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import psutil
 import pytest
 
 from tests.processes.serving import Served, alive, serve, until
-from tests.program import FORGELM, Terminal
+from tests.program import FORGELM, PATIENCE, Terminal, environment
 
 pytestmark = pytest.mark.server
 
@@ -109,3 +112,45 @@ def test_ctrl_c_on_a_terminal(starter_path: Path) -> None:
     assert "stopped" in output
     assert "Traceback" not in output
     until(lambda: not psutil.pid_exists(terminal.process.pid), "it is gone")
+
+
+# --- the first process of a container -----------------------------------------------------------------------------
+
+FIRST = ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--pid", "--fork", "--kill-child"]
+"""Before a command: it is process 1 of a namespace, which gets no signal that it has no handler for."""
+
+STOPPED_WHILE_LOADING = """
+import os, signal, sys, types
+from forgelm import __main__ as entry
+class Loading(types.ModuleType):
+    def __getattr__(self, name):
+        if name == "main":
+            os.kill(1, signal.SIG)
+        raise AttributeError(name)
+sys.modules["forgelm.cli"] = Loading("forgelm.cli")
+entry.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_container_may_be_stopped_while_modules_are_loaded(number: signal.Signals) -> None:
+    """The signal was lost: `docker stop` in the first second waited for ten and killed."""
+    script = STOPPED_WHILE_LOADING.replace("signal.SIG)", f"{int(number)})")
+    done = subprocess.run([*FIRST, sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "")
+
+
+def test_a_registry_of_its_own_may_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    """It replaces the program that was started, and what came until it had its handlers was lost."""
+    command = [*FIRST, *FORGELM, "registry", "--offline", "--socket", str(tmp_path / "r.sock")]
+    settings = environment(FORGELM_MODELS=str(tmp_path), XDG_STATE_HOME=str(tmp_path))
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings) as process:
+        assert process.stderr is not None
+        assert "the registry is at" in process.stderr.readline()
+        (first,) = psutil.Process(process.pid).children()
+        first.send_signal(signal.SIGTERM)
+        try:
+            # 143 where it came before the registry took the place.
+            assert process.wait(PATIENCE) in (0, 128 + signal.SIGTERM)
+        finally:
+            process.kill()
