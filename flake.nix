@@ -11,20 +11,23 @@
       pins = builtins.fromJSON (builtins.readFile ./containers/pins.json);
       revision = self.rev or "unknown";
 
-      # Two package sets of one nixpkgs revision. Neither sets `cudaSupport`: our engine alone asks for CUDA, so that
-      # Python and everything else come from the public cache, and only one of them accepts NVIDIA's licence.
-      packagesWith =
-        config:
-        import ./containers/nix {
-          pkgs = import nixpkgs { inherit system config; };
-          inherit pins revision;
+      # Everything but CUDA's toolkit is of this package set, so that it comes from the public cache.
+      packages = import ./containers/nix {
+        pkgs = import nixpkgs { inherit system; };
+        inherit cudaPkgs pins revision;
+      };
+
+      # The same nixpkgs for the toolkit alone: CUDA's packages are refused without `cudaSupport`, which would also have
+      # whatever else knows CUDA compiled here instead of downloaded; and NVIDIA's licence is accepted for nothing else.
+      cudaPkgs = import nixpkgs {
+        inherit system;
+        config = {
+          cudaSupport = true;
+          allowUnfreePredicate = import ./containers/nix/unfree.nix { inherit (nixpkgs) lib; };
+          cudaCapabilities = [ pins.cuda.capability ];
+          # Without PTX in nixpkgs' own flags: ours names the architectures itself (llama-cpp.nix).
+          cudaForwardCompat = false;
         };
-      cpu = packagesWith { };
-      cuda = packagesWith {
-        allowUnfreePredicate = import ./containers/nix/unfree.nix { inherit (nixpkgs) lib; };
-        cudaCapabilities = [ pins.cuda.capability ];
-        # Without PTX in nixpkgs' own flags: ours names the architectures itself (llama-cpp.nix).
-        cudaForwardCompat = false;
       };
 
       app = package: {
@@ -34,27 +37,29 @@
     in
     {
       packages.${system} = {
-        default = cpu.forgelm;
-        inherit (cpu)
+        default = packages.forgelm;
+        inherit (packages)
           forgelm
+          forgelm-cuda
           llama-cpp
+          llama-cpp-cuda
           image
+          image-cuda
           registry
           ;
-        inherit (cuda) forgelm-cuda llama-cpp-cuda image-cuda;
       };
 
       apps.${system} = {
-        default = app cpu.forgelm;
-        cuda = app cuda.forgelm-cuda;
+        default = app packages.forgelm;
+        cuda = app packages.forgelm-cuda;
       };
 
       devShells.${system} = {
-        default = cpu.shell;
-        cuda = cuda.shell-cuda;
+        default = packages.shell;
+        cuda = packages.shell-cuda;
       };
 
-      checks.${system} = cpu.checks;
+      checks.${system} = packages.checks;
 
       nixosModules.default = import ./containers/nix/module.nix {
         inherit (self) packages;
@@ -63,8 +68,8 @@
 
       # What each image declares, as plain data: to be looked at without building anything.
       lib.imageConfig = {
-        cpu = cpu.image.passthru.imageConfig;
-        cuda = cuda.image-cuda.passthru.imageConfig;
+        cpu = packages.image.passthru.imageConfig;
+        cuda = packages.image-cuda.passthru.imageConfig;
       };
     };
 }

@@ -1,6 +1,8 @@
-# Everything the flake builds, over one nixpkgs. It reads the tree beside it and nothing else.
+# Everything the flake builds, over one nixpkgs. It reads the tree beside it and nothing else. `cudaPkgs` is the same
+# nixpkgs with CUDA allowed; nothing but the toolkit is taken from it.
 {
   pkgs,
+  cudaPkgs,
   pins,
   revision,
 }:
@@ -25,7 +27,7 @@ let
       exact = named pins.cuda.toolkit;
       major = named (lib.versions.major pins.cuda.toolkit);
     in
-    pkgs.${exact} or pkgs.${major} or (throw "nixpkgs has neither ${exact} nor ${major} (containers/pins.json: cuda.toolkit)");
+    cudaPkgs.${exact} or cudaPkgs.${major} or (throw "nixpkgs has neither ${exact} nor ${major} (containers/pins.json: cuda.toolkit)");
 
   self = {
     llama-cpp = call ./llama-cpp.nix { cudaSupport = false; };

@@ -4,9 +4,9 @@
 #
 # A program of Nix has its own libc, so the host's library directories must not be on its path. Of a driver it needs
 # libcuda and libnvidia-ml, which are linked by name into a directory of this user, and what these two load themselves: the
-# driver's compiler, which makes code for cards newer than those it was built for, and WSL's way to the card. On NixOS, and where LD_LIBRARY_PATH
-# leads to a driver already (a container), nothing has to be done. Without a driver nothing is printed: the server then
-# says itself that there is no GPU.
+# driver's compiler, which makes code for cards newer than those it was built for, and WSL's way to the card. On NixOS, and
+# where LD_LIBRARY_PATH leads to a driver already (a container), nothing has to be done. Without a driver nothing is
+# printed: the server then says itself that there is no GPU.
 set -u
 root="${1:-}"
 
@@ -27,14 +27,16 @@ if [ -x "$root/sbin/ldconfig" ]; then
   done < <("$root/sbin/ldconfig" -p 2>/dev/null)
 fi
 
-# The first place that has a file of that pattern.
+# The first place that has a file whose name starts so. `compgen` would do, but nixpkgs' bash for scripts lacks it.
 find_library() {
-  local place
+  local place file
   for place in "${places[@]}"; do
-    if compgen -G "$place/$1" >/dev/null; then
-      printf '%s\n' "$place"
-      return
-    fi
+    for file in "$place/$1"*; do
+      if [ -e "$file" ]; then
+        printf '%s\n' "$place"
+        return
+      fi
+    done
   done
 }
 
@@ -50,7 +52,7 @@ fi
 for link in "$links"/*; do
   if [ -L "$link" ] && [ ! -e "$link" ]; then rm -f "$link"; fi
 done
-for library in libcuda.so.1 libnvidia-ml.so.1 libnvidia-ptxjitcompiler.so.1 libnvidia-nvvm.so.4 "libnvidia-gpucomp.so*" \
+for library in libcuda.so.1 libnvidia-ml.so.1 libnvidia-ptxjitcompiler.so.1 libnvidia-nvvm.so.4 libnvidia-gpucomp.so \
   libdxcore.so; do
   place="$(find_library "$library")"
   [ -n "$place" ] || continue

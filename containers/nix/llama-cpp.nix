@@ -14,6 +14,12 @@ let
   inherit (lib) cmakeBool cmakeFeature optionals;
   architectures = lib.concatStringsSep ";" pins.cuda.architectures;
   compiler = if cudaSupport then cudaPackages.backendStdenv else stdenv;
+  cudaLibraries = [
+    cudaPackages.cuda_cudart
+    cudaPackages.libcublas
+  ];
+  # CMake's installation may put this in place of what the linker was told, so CUDA's own are named again.
+  runpath = [ "$ORIGIN" ] ++ map (library: "${lib.getLib library}/lib") (optionals cudaSupport cudaLibraries);
 in
 compiler.mkDerivation {
   pname = "forgelm-llama-cpp" + lib.optionalString cudaSupport "-cuda";
@@ -37,15 +43,13 @@ compiler.mkDerivation {
     autoAddDriverRunpath
   ];
 
-  buildInputs = optionals cudaSupport [
-    cudaPackages.cuda_cudart
-    cudaPackages.libcublas
-    (cudaPackages.cccl or cudaPackages.cuda_cccl)
-  ];
+  buildInputs = optionals cudaSupport (
+    cudaLibraries ++ [ (cudaPackages.cccl or cudaPackages.cuda_cccl) ]
+  );
 
   cmakeFlags = [
     (cmakeBool "BUILD_SHARED_LIBS" true)
-    (cmakeFeature "CMAKE_INSTALL_RPATH" "$ORIGIN")
+    (cmakeFeature "CMAKE_INSTALL_RPATH" (lib.concatStringsSep ";" runpath))
 
     # Backends are modules: the processor's best one is chosen at the start, and CUDA's is loaded where there is a
     # driver. nixpkgs sets SOURCE_DATE_EPOCH in every build, at which ggml turns each x86 extension off that isn't asked

@@ -36,7 +36,8 @@ let
   ) given;
 
   variable = name: lib.toUpper (lib.replaceStrings [ "-" ] [ "_" ] name);
-  text = value: if builtins.isBool value then (if value then "true" else "false") else toString value;
+  # As JSON where `toString` would lose something: it writes 1 and nothing for booleans, and six digits of a fraction.
+  text = value: if builtins.isString value then value else builtins.toJSON value;
   # systemd reads % as the start of a specifier.
   literal = lib.replaceStrings [ "%" ] [ "%%" ];
 in
@@ -242,8 +243,8 @@ in
           { PrivateDevices = true; }
       )
       // lib.optionalAttrs ownModels {
-        BindPaths = [ (toString cfg.modelsDir) ];
-        ReadWritePaths = [ (toString cfg.modelsDir) ];
+        BindPaths = [ (literal (toString cfg.modelsDir)) ];
+        ReadWritePaths = [ (literal (toString cfg.modelsDir)) ];
       }
       // lib.optionalAttrs (cfg.environmentFile != null) { EnvironmentFile = toString cfg.environmentFile; }
       // lib.optionalAttrs (cfg.apiKeyFile != null) { LoadCredential = "api-keys:${toString cfg.apiKeyFile}"; };

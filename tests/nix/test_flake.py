@@ -80,8 +80,11 @@ def test_engine_is_built_for_every_processor_and_nothing_but_the_pins(flake: Fla
     if name == "llama-cpp":
         assert flags["GGML_CUDA"] == "FALSE"
         assert "CMAKE_CUDA_ARCHITECTURES" not in flags
+        assert flags["CMAKE_INSTALL_RPATH"] == "$ORIGIN"
     else:
         assert flags["GGML_CUDA"] == "TRUE"
+        # Named here, since CMake's installation may drop what the linker was told: cuBLAS wouldn't be found.
+        assert re.fullmatch(r"\$ORIGIN;/\S+-cuda_cudart/lib;/\S+-libcublas/lib", flags["CMAKE_INSTALL_RPATH"])
         # Without "-real" or "-virtual": machine code and PTX.
         assert flags["CMAKE_CUDA_ARCHITECTURES"] == ";".join(PINS.cuda.architectures)
 

@@ -36,6 +36,10 @@ class Machine:
 
     def run(self, **variables: str) -> str:
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(self.root / "tmp"), **variables}
+        # nixpkgs' bash for scripts has no completion: once no driver was ever found, since `compgen` wasn't.
+        plain = self.root / "bashrc"
+        plain.write_text("enable -n compgen complete compopt\n")
+        environment["BASH_ENV"] = str(plain)
         command = ["bash", "-o", "errexit", "-o", "nounset", "-o", "pipefail", str(SCRIPT), str(self.root)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")

@@ -72,12 +72,12 @@ def test_cuda_package_is_given_the_cards(flake: Flake):
 
 
 def test_settings_become_variables(flake: Flake):
-    settings = {"idle_seconds": 600, "on-request": True, "registry": False, "target_itl_ms": 12.5, "device": "100%"}
+    settings = {"idle_seconds": 600, "on-request": True, "registry": False, "target_itl_ms": 1.23e-7, "device": "100%"}
     environment = unit(flake, settings=settings)["environment"]
     assert environment["FORGELM_IDLE_SECONDS"] == "600"
     assert environment["FORGELM_ON_REQUEST"] == "true"
     assert environment["FORGELM_REGISTRY"] == "false"
-    assert float(environment["FORGELM_TARGET_ITL_MS"]) == 12.5
+    assert float(environment["FORGELM_TARGET_ITL_MS"]) == 1.23e-7
     assert environment["FORGELM_DEVICE"] == "100%%"  # a lone % is systemd's own
 
 
@@ -112,6 +112,8 @@ def test_models_below_home_are_all_that_is_seen_of_it(flake: Flake):
     assert service["environment"]["FORGELM_MODELS"] == "/home/ann/models"
     assert config["ProtectHome"] == "tmpfs"
     assert config["BindPaths"] == config["ReadWritePaths"] == ["/home/ann/models"]
+    odd = unit(flake, modelsDir="/srv/100%")
+    assert odd["serviceConfig"]["BindPaths"] == [odd["environment"]["FORGELM_MODELS"]] == ["/srv/100%%"]
 
 
 def test_secrets_stay_out_of_the_store(flake: Flake):

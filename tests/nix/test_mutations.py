@@ -26,6 +26,18 @@ MISTAKES = {
         '"another EULA"',
         "unfree package cuda_cudart refused",
     ),
+    "toolkit of a nixpkgs without CUDA": (
+        "flake.nix",
+        "cudaSupport = true;",
+        "",
+        "CUDA without config.cudaSupport is unsupported",
+    ),
+    "toolkit out of the wrong package set": (
+        f"{NIX}/default.nix",
+        "cudaPkgs.${exact} or cudaPkgs.${major}",
+        "pkgs.${exact} or pkgs.${major}",
+        "CUDA without config.cudaSupport is unsupported",
+    ),
     "misspelt config of nixpkgs": (
         "flake.nix",
         "cudaCapabilities =",

@@ -179,12 +179,16 @@ let
       };
   };
 
+  # As in nixpkgs since 25.11: CUDA is all or nothing.
   cudaPart =
     name:
-    mkDerivation {
-      inherit name;
-      meta.license = lib.licenses.nvidiaCudaRedist;
-    };
+    if !(config.cudaSupport or false) then
+      throw "${name}: CUDA without config.cudaSupport is unsupported"
+    else
+      mkDerivation {
+        inherit name;
+        meta.license = lib.licenses.nvidiaCudaRedist;
+      };
 
   pkgs = {
     inherit
