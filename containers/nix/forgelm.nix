@@ -37,11 +37,16 @@ let
     path = ../../forgelm;
     name = "forgelm-source";
   };
+  # They go wherever the program goes, into images too.
+  license = builtins.path { path = ../../LICENSE; };
+  notices = builtins.path { path = ../../THIRD_PARTY_NOTICES; };
 
   module = python.pkgs.toPythonModule (
     runCommand "forgelm-module-${version}" { } ''
       mkdir -p $out/${python.sitePackages}
       cp -r ${source} $out/${python.sitePackages}/forgelm
+      install -D -m 444 ${license} $out/share/doc/forgelm/LICENSE
+      install -D -m 444 ${notices} $out/share/doc/forgelm/THIRD_PARTY_NOTICES
     ''
   );
   runtime = python.withPackages (_: packages ++ [ module ]);
@@ -93,6 +98,7 @@ symlinkJoin {
       command
       engine
       hostDriver
+      module
       packages
       profiles
       runtime

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-READ = ("flake.nix", "flake.lock", "containers", "forgelm", "profiles", "pyproject.toml", "requirements.lock")
+READ = (
+    *("flake.nix", "flake.lock", "containers", "forgelm", "profiles", "pyproject.toml", "requirements.lock"),
+    *("LICENSE", "THIRD_PARTY_NOTICES"),
+)
 """What the flake may read of the tree; the stub lies beside it."""
 STUB = "tests/nix/nixpkgs-stub"
 SYSTEM = "x86_64-linux"

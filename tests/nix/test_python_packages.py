@@ -1,6 +1,8 @@
 """The flake's Python packages: wheels as locked, nixpkgs' own where they are new enough, and nothing in between."""
 
 import json
+import os
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -95,3 +97,11 @@ def test_requirements_are_met_here_and_a_gap_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(metadata, "version", lambda name: "1.0" if name == "click" else real(name))
     assert any(line.startswith("huggingface-hub needs click") for line in unmet(sorted(LOCK)))
     assert list(unmet(["no-such-package"])) == ["no-such-package is missing"]
+
+
+def test_the_program_takes_its_licence_and_notices_along(flake: Flake, tmp_path: Path):
+    command = flake.package("forgelm", "p: p.module.buildCommand")
+    subprocess.run(["bash", "-euc", command], env={"PATH": os.environ["PATH"], "out": str(tmp_path)}, check=True)
+    for name in ("LICENSE", "THIRD_PARTY_NOTICES"):
+        assert (tmp_path / "share/doc/forgelm" / name).read_bytes() == (ROOT / name).read_bytes()
+    assert list(tmp_path.glob("**/forgelm/cli.py"))
