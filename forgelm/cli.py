@@ -182,6 +182,9 @@ def _line(error: ForgeError | click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return message  # the help itself
+    if isinstance(error, click.NoSuchOption) and error.ctx and not (error.ctx.parent or error.possibilities):
+        # `docker run IMAGE --port 9000` takes the place of the image's `serve`.
+        message = f"{message.rstrip('.')}: options come after a command, as in `{PROGRAM} serve --port 8080`"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         message = f"{message.rstrip('.')} (see `{error.ctx.command_path} --help`)"
     return f"{PROGRAM}: {message}"

