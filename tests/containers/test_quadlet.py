@@ -105,7 +105,8 @@ def test_the_server_says_when_it_is_ready_and_may_finish_what_it_has() -> None:
 
 
 def test_what_can_not_start_is_not_started_for_ever() -> None:
-    assert SERVER["Service"]["RestartPreventExitStatus"] == [str(ConfigError.exit_code)]
+    for each in (SERVER, REGISTRY):
+        assert each["Service"]["RestartPreventExitStatus"] == [str(ConfigError.exit_code)]
     (burst,), (interval,) = SERVER["Unit"]["StartLimitBurst"], SERVER["Unit"]["StartLimitIntervalSec"]
     (pause,) = SERVER["Service"]["RestartSec"]
     assert int(burst) * int(pause) < int(interval)
