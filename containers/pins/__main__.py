@@ -27,9 +27,13 @@ def main() -> int:
                 return verify.report(verify.rows(root, index.Index(index.configured()), download=options.download))
             case _:
                 return bump.run(root, options.version)
-    except PinsError as error:
+    # A full disk, or something that lies where a folder has to be, says so itself.
+    except (PinsError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Stopped; the next run starts afresh.", file=sys.stderr)
+        return 130
 
 
 def check(root: Path) -> int:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from containers.pins import NAME, Pins, read, read_raw
+from containers.pins import NAME, Pins, PinsError, read, read_raw
 from containers.pins.nixpath import store_path
 from forgelm.bootstrap import parse_lock
 
@@ -170,6 +170,9 @@ def sri(sha256: str) -> str:
 
 
 def committed(root: Path) -> list[str]:
-    """Paths of the files that Git knows in that tree."""
+    """Paths of the files that Git knows in that tree. Raises `PinsError` where there is no repository."""
     command = ["git", "-C", str(root), "ls-files", "-z"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PinsError(f"git ls-files: {done.stderr.strip()}")
+    return done.stdout.split("\0")[:-1]

@@ -41,7 +41,10 @@ def fetch(version: str, directory: Path) -> Path:
     if done.returncode:
         reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
         raise PinsError(f"pip can't fetch {NAME} {version}: {' '.join(reasons[:1]).removeprefix('ERROR: ')[:200]}")
-    return next(directory.glob(f"{NAME.replace('-', '_')}-{version}.tar.gz"))
+    path = directory / f"{NAME.replace('-', '_')}-{version}.tar.gz"
+    if not path.exists():
+        raise PinsError(f"pip has no {path.name}: {version} is another way to write a version it has")
+    return path
 
 
 def unpack(sdist: Path, directory: Path) -> Path:

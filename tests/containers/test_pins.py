@@ -51,6 +51,13 @@ def test_cuda_is_fetched_by_the_pinned_hashes() -> None:
     assert not compiling.keys() & parse_lock(bootstrap_cuda.requirements(bootstrap_cuda.RUN)).keys()
 
 
+def test_a_copy_without_git_is_one_line(tree: Path) -> None:
+    shutil.rmtree(tree / ".git")
+    result = pinned.run_pins(tree, "check", GIT_CEILING_DIRECTORIES=str(tree.parent))
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("git ls-files: ")
+
+
 def test_a_copy_agrees(tree: Path) -> None:
     result = pinned.run_pins(tree, "check")
     assert (result.returncode, result.stderr) == (0, "")

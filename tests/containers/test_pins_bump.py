@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,6 +272,49 @@ def test_a_version_that_there_isnt(trial: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"pip can't fetch {NAME} 9.9.8: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_version_that_is_written_in_another_way(trial: Path) -> None:
+    """pip takes 9.9.9.0 for 9.9.9, and its file has the other name."""
+    result = pinned.run_pins(trial, "bump", f"{NEW}.0", **os.environ)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"pip has no {pinned.FILE}-{NEW}.0.tar.gz: {NEW}.0 is another way to write a version it has\n"
+    )
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(trial: Path) -> None:
+    (trial / "build").write_text("a file where the folder has to be")
+    result = pinned.run_pins(trial, "bump", NEW, **os.environ)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert str(trial / "build") in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_interrupted_trial_starts_afresh(trial: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C reaches the set-up under it too; once that was forty lines of traceback."""
+    (trial / "Makefile").write_text("setup:\n\t@touch reached; sleep 60\n")
+    pinned.commit(trial)
+    command = [sys.executable, "-m", "containers.pins", "--root", str(trial), "bump", NEW]
+    scratch = trial / "build" / f"bump-{NEW}"
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not list(scratch.glob("*/reached")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "Stopped; the next run starts afresh."
+    assert "Traceback" not in errors
+    (trial / "Makefile").write_text(MAKEFILE)
+    pinned.commit(trial)
+    assert bump.run(trial, NEW) == 1
+    assert not list(scratch.glob("*/reached"))
+    assert "fails now: tests.test_contract::test_only_before" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("version", ["", "..", "1/../../..", "newest"])
