@@ -73,6 +73,8 @@ def prepare(root: Path) -> None:
     there = read_stamp(root)
     name = lock_name(root, there)
     lock = parse_lock((root / name).read_text())
+    if engine.NAME not in lock:
+        raise SetupError(f"{root / name} has no {engine.NAME}")
     wanted = wanted_stamp(root, lock, name, there)
     if is_current(root, wanted):
         return
@@ -81,6 +83,9 @@ def prepare(root: Path) -> None:
             return
         if not engine.find_wheel(wanted.wheel):
             engine.find_compilers(wanted.build)
+            # Before `.venv` remembers it: the next plain `make run` must not fail for the same reason.
+            if with_cuda(wanted.build):
+                cuda.check_compiler(wanted.build["CUDACXX"])
         make_venv(root, wanted, lock)
         install_packages(root, lock)
         # From here on the next run may keep what is there: a compilation that fails mustn't cost the packages too.
@@ -98,7 +103,9 @@ def prepare(root: Path) -> None:
 
 def lock_name(root: Path, there: Stamp | None) -> str:
     """Which lock file counts: the one asked for, else the one `.venv` was made from. Raises `SetupError`."""
-    name = os.environ.get(LOCK_VARIABLE, "").strip() or (there.lock if there else LOCK)
+    # One that a newer version no longer has isn't held against those who never named it.
+    before = there.lock if there and (root / there.lock).is_file() else LOCK
+    name = os.environ.get(LOCK_VARIABLE, "").strip() or before
     if not (root / name).is_file():
         raise SetupError(f"{LOCK_VARIABLE}={name}: {root} has no such file")
     return name

@@ -33,8 +33,11 @@ RUNPATH = "$ORIGIN/../../nvidia/cu13/lib"
 
 
 def read_pins() -> dict[str, Any]:
-    """The `cuda` part of the pins: `toolkit`, `driver`, `architectures`, `wheels`."""
-    cuda: dict[str, Any] = json.loads(PINS.read_text())["cuda"]
+    """The `cuda` part of the pins: `toolkit`, `driver`, `architectures`, `wheels`. Raises `SetupError`."""
+    try:
+        cuda: dict[str, Any] = json.loads(PINS.read_text())["cuda"]
+    except (OSError, ValueError, KeyError) as error:
+        raise SetupError(f"{PINS} can't be read ({error}): git checkout containers/pins.json") from None
     return cuda
 
 
@@ -66,9 +69,13 @@ def cmake_arguments(python: Path, compiler: str, cxx: str) -> str:
         kit = toolkit(python, cxx)
         compiler = str(kit / "bin" / "nvcc")
         arguments.append(f"-DCUDAToolkit_ROOT={kit}")
-    elif not shutil.which(compiler):
-        raise SetupError(f"CUDACXX={compiler} is no program")
     return shlex.join([*arguments, f"-DCMAKE_CUDA_COMPILER={compiler}"])
+
+
+def check_compiler(compiler: str) -> None:
+    """Raises `SetupError` if `CUDACXX` names no program; "" is fine."""
+    if compiler and not shutil.which(compiler):
+        raise SetupError(f"CUDACXX={compiler} is no program")
 
 
 def host_compiler(cxx: str) -> str:

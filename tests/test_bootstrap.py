@@ -321,6 +321,22 @@ def test_a_venv_of_an_older_set_up_is_kept(clone: Clone) -> None:
     assert (again.returncode, again.stdout) == (0, "")
 
 
+def test_a_lock_that_is_gone_is_not_asked_for_by_the_venv_made_from_it(clone: Clone) -> None:
+    (clone.root / "other.lock").write_text((clone.root / "requirements-dev.lock").read_text())
+    assert clone.run(FORGELM_BUILD_LOCK="other.lock").returncode == 0
+    (clone.root / "other.lock").unlink()
+    result = clone.run()
+    assert result.returncode == 0, result.stderr
+    assert clone.stamp()["lock"] == "requirements-dev.lock"
+
+
+def test_a_lock_without_the_engine_is_one_line(clone: Clone) -> None:
+    (clone.root / "empty.lock").write_text("# nothing\n")
+    failed = clone.run(FORGELM_BUILD_LOCK="empty.lock")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == f"{clone.root / 'empty.lock'} has no llama-cpp-python\n"
+
+
 def test_a_lock_that_there_is_not_is_one_line(clone: Clone) -> None:
     failed = clone.run(FORGELM_BUILD_LOCK="other.lock")
     assert (failed.returncode, failed.stdout) == (1, "")

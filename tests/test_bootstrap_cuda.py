@@ -222,8 +222,32 @@ def clone(tmp_path: Path) -> Clone:
 
 def test_a_compiler_that_is_no_program_is_one_line(clone: Clone) -> None:
     result = clone.run(FORGELM_BUILD_CUDA="1", CUDACXX="/nowhere/nvcc")
-    assert (result.returncode, result.stderr) == (1, "CUDACXX=/nowhere/nvcc is no program\n")
-    assert clone.wheels() == []
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", "CUDACXX=/nowhere/nvcc is no program\n")
+    assert not (clone.root / ".venv").exists()
+
+
+def test_a_cuda_build_that_cannot_begin_leaves_what_is_there_in_use(clone: Clone) -> None:
+    """Once the wrong CUDACXX was remembered, and plain runs failed from then on."""
+    assert clone.run().returncode == 0
+    before = clone.stamp()
+    assert clone.run(FORGELM_BUILD_CUDA="1", CUDACXX="/nowhere/nvcc").returncode == 1
+    assert clone.stamp() == before
+    silent = clone.run()
+    assert (silent.returncode, silent.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["{", "{}", None])
+def test_pins_that_cannot_be_read_are_one_line_and_matter_to_cuda_alone(clone: Clone, text: str | None) -> None:
+    pins = clone.root / "containers" / "pins.json"
+    if text is None:
+        pins.unlink()
+    else:
+        pins.write_text(text)
+    assert clone.run().returncode == 0
+    failed = clone.run(FORGELM_BUILD_CUDA="1")
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
+    assert failed.stderr.startswith(f"{pins} can't be read (")
+    assert failed.stderr.endswith("git checkout containers/pins.json\n")
 
 
 def test_own_arguments_come_last(clone: Clone) -> None:
